@@ -9,7 +9,7 @@
 
 #include <linux/types.h>
 
-#define LS_ABI_VERSION 7
+#define LS_ABI_VERSION 8
 
 /* Defines the unit of time in records: nanoseconds since boot >> LS_TICK_SHIFT, a tick of about 1.07 s. */
 #define LS_TICK_SHIFT 30
@@ -32,9 +32,9 @@ struct ls_tuple {
 enum ls_trait {
 	LS_SIDE_SERVER = 1 << 0, /* the direction server to client */
 	LS_TIMESTAMPS = 1 << 1,	 /* both legs use timestamps, RFC 7323 */
-	LS_BLANK_SACK = 1 << 2,	 /* the far end o did not permit SACK, RFC 2018 */
+	LS_BLANK_SACK = 1 << 2,	 /* the far end did not permit SACK, RFC 2018 */
 	LS_FAR_LOCAL = 1 << 3,	 /* the far end is on this host */
-	LS_SACK = 1 << 4,	 /* the peer x permitted SACK */
+	LS_SACK = 1 << 4,	 /* the sender permitted SACK */
 	LS_ECN = 1 << 5,	 /* both legs use ECN, RFC 3168 */
 	LS_IDENTITY = 1 << 6,	 /* detached: the translation changes nothing (papers' section III-F) */
 };
@@ -54,56 +54,65 @@ enum ls_placement {
 	LS_ALONE = 3, /* this record, of a leg in control mode without a flow, whose socket's numbers differ
 			 from those of the wire. On ingress seq_off is added to sequence numbers and ack_off
 			 to acknowledgements, on egress they are subtracted; ts_high is the highest TSval sent
-			 to x, tsval_off the highest TSval of x. */
+			 to the sender, tsval_off the highest TSval of the sender. */
 	LS_ARMED = 0x80, /* a bit: `trap` counts */
 };
 
-/* Bits of ls_record.will: instructions for a later process that meets the trap after the process that set it
- * has gone. Without any bit the two connections stay joined as they are. The kernel half stores the field and
- * does not read it. */
-enum ls_will {
-	LS_WILL_END = 1 << 0,	  /* deliver the rest of the budgets, then end both connections in order */
-	LS_WILL_FOLLOW = 1 << 1,  /* deliver the rest of the budgets and what follows, up to payload beyond a
-				     budget that has LS_WILL_DATA; then end both */
-	LS_WILL_DATA = 1 << 2,	  /* the budget of x ends before the byte at `trap`, not behind it */
-	LS_WILL_FURTHER = 1 << 3, /* and above: 2^29-byte units that the budget extends beyond the trap */
+/* Bits of ls_record.successor: instructions for a later process that meets the trap after the process that
+ * set it has gone. Without any bit the two connections stay joined as they are. The kernel half stores the
+ * field and does not read it. */
+enum ls_successor {
+	LS_SUCCESSOR_END = 1 << 0, /* deliver the rest of the budgets, then end both connections in order */
+	/* Deliver the rest of the budgets and what follows, up to payload beyond a budget that has
+	 * LS_SUCCESSOR_DATA; then end both. */
+	LS_SUCCESSOR_FOLLOW = 1 << 1,
+	/* The budget of the sender ends before the byte at `trap`, not behind it. */
+	LS_SUCCESSOR_DATA = 1 << 2,
+	/* And above: 2^29-byte units that the budget extends beyond the trap. */
+	LS_SUCCESSOR_FURTHER = 1 << 3,
 };
 
 /*
- * Record of one direction of a flow, from the peer x to the far end o. The first half is constant while the
+ * Record of one direction of a flow, from the sender to the far end. The first half is constant while the
  * flow is spliced: with the tuples of both directions, it is all that another node needs to take the flow
  * over (papers' section III-B). The second half changes with the segments.
  */
 struct ls_record {
-	__u32 seq_off;	 /* added to a sequence number of x, gives that of the same byte toward o */
-	__u32 ack_off;	 /* added to acknowledgements and SACK edges of x */
-	__u32 tsval_off; /* added to TSval of x */
-	__u32 tsecr_off; /* added to TSecr of x */
-	__u8 scales;	/* 0 to 14 each: the scale of the window field that x sends, and << 4 the scale that o
-			   applies to it */
+	/* Added to a sequence number of the sender, gives that of the same byte toward the far end. */
+	__u32 seq_off;
+	__u32 ack_off;	 /* added to acknowledgements and SACK edges of the sender */
+	__u32 tsval_off; /* added to TSval of the sender */
+	__u32 tsecr_off; /* added to TSecr of the sender */
+	/* 0 to 14 each: the scale of the window field that the sender sends, and << 4 the scale that the far
+	 * end applies to it. */
+	__u8 scales;
 	__u8 traits;	/* enum ls_trait */
 	__u8 placement; /* enum ls_placement */
 
 	__u8 seen;	  /* enum ls_seen */
-	__u16 mss;	  /* MSS that x offered (RFC 9293 section 3.7.1), to rebuild its socket */
+	__u16 mss;	  /* MSS that the sender offered (RFC 9293 section 3.7.1), to rebuild its socket */
 	__u16 bytes_high; /* payload bytes translated: 2^32 times this, */
 	__u32 bytes_low;  /* plus this */
 	__u32 where;	  /* see enum ls_placement */
 	__u32 last_seen;  /* ticks */
 	__u32 serial;	  /* the flow's identity, the same in both directions */
-	__u32 rx_end;	  /* highest end of payload of x; its FIN (LS_SEEN_FIN) is not counted */
-	__u32 rx_ack;	  /* highest acknowledgement of x */
-	__u32 rx_edge;	  /* highest right edge of the window that x offers */
-	__u32 ts_high;	  /* highest TSval sent to o, by x or by a local socket, for PAWS */
-	__u32 trap;	  /* payload of x that ends here or beyond is not forwarded: the sockets come back */
-	__u32 will;	  /* enum ls_will */
-	__u64 paid_until; /* nanoseconds since boot at which the forwarded payload is paid for, at `rate` */
-	__u32 rate;	  /* payload bytes of x per second; 0: no limit */
-	__u32 burst;	  /* bytes that may pass at once */
+	__u32 rx_end;	  /* highest end of payload of the sender; its FIN (LS_SEEN_FIN) is not counted */
+	__u32 rx_ack;	  /* highest acknowledgement of the sender */
+	__u32 rx_edge;	  /* highest right edge of the window that the sender offers */
+	/* Highest TSval sent to the far end, by the sender or by a local socket, for PAWS. */
+	__u32 ts_high;
+	/* Payload of the sender that ends here or beyond is not forwarded: the sockets come back. */
+	__u32 trap;
+	__u32 successor; /* enum ls_successor */
+	/* Theoretical arrival time (GCRA): nanoseconds since boot at which the forwarded payload is paid
+	 * for. */
+	__u64 tat;
+	__u32 rate;  /* payload bytes of the sender per second; 0: no limit */
+	__u32 burst; /* bytes that may pass at once */
 };
 
-/* Entry of a direction in the table. `key` is constant while the direction is linked; `next` changes only
- * when its neighbor is unlinked. */
+/* Entry of a direction in the table. `key` is constant while the direction is in the table; `next` changes
+ * only when its neighbor is removed. */
 struct ls_direction {
 	struct ls_tuple key;
 	__u32 next; /* next in the chain: 2 * flow + side + 1, or LS_LAST */
@@ -122,7 +131,7 @@ struct ls_flow {
 
 /* First direction of each of two chains, as in ls_direction.next; 0: empty. (An element of an array has at
  * least eight bytes.) */
-struct ls_heads {
+struct ls_buckets {
 	__u32 first[2];
 };
 
@@ -154,46 +163,53 @@ enum ls_slot_flag {
 	LS_KEEP = 1 << 2,     /* forwarding: promise no window that the parked sockets could not take */
 	LS_COPY = 1 << 3,     /* FINAL: user space gets a copy of the payload that is forwarded */
 	LS_STRAYED = 1 << 4,  /* a local socket has a packet that was not counted: it cannot continue */
-	LS_PAUSE = 1 << 5,    /* with KEEP: x has nothing to send beyond its trap, so only a small window is
-				 promised there */
+	/* With KEEP: the sender has nothing to send beyond its trap, so only a small window is promised
+	 * there. */
+	LS_PAUSE = 1 << 5,
 };
 
-/* Bits of ls_leg.owed: stream bytes of x that bypassed its local socket and that the far end may not have
- * acknowledged. */
-enum ls_owed {
-	LS_OWED_NOTHING = 0,
-	LS_OWED = 1 << 0,	/* UNDRAIN: all bytes below `base` */
-	LS_OWED_NEW = 1 << 1,	/* FINAL: the socket was built for the flow, all earlier bytes bypassed it */
-	LS_OWED_FIN = 1 << 2,	/* and the FIN at `base`, which the socket has not received */
-	LS_OWED_DRAIN = 1 << 3, /* DRAIN: payload was forwarded */
+/* Bits of ls_leg.bypassed: stream bytes of the peer that bypassed its local socket and that the far end may
+ * not have acknowledged. */
+enum ls_bypassed {
+	LS_BYPASSED_NOTHING = 0,
+	LS_BYPASSED = 1 << 0, /* UNDRAIN: all bytes below `base` */
+	/* FINAL: the socket was built for the flow, all earlier bytes bypassed it. */
+	LS_BYPASSED_NEW = 1 << 1,
+	LS_BYPASSED_FIN = 1 << 2,   /* and the FIN at `base`, which the socket has not received */
+	LS_BYPASSED_DRAIN = 1 << 3, /* DRAIN: payload was forwarded */
 };
 
 /*
- * State of the leg of the peer x, while the flow has sockets. "local" is the forwarder's socket of that leg.
- * All numbers are those of the wire; the local socket's own are greater by adj_seq (the stream of x) and
- * adj_ack (the stream toward x).
+ * State of the leg of a peer, while the flow has sockets. "local" is the forwarder's socket of that leg. All
+ * numbers are those of the wire; the local socket's own are greater by adj_seq (the stream of the peer) and
+ * adj_ack (the stream toward the peer).
  */
 struct ls_leg {
-	struct ls_record rec; /* the direction from x; its placement is unused, except for LS_ARMED */
-	struct ls_tuple key;  /* tuple of x */
+	struct ls_record rec; /* the direction from the peer; of its placement only LS_ARMED is used */
+	struct ls_tuple key;  /* tuple of the peer */
 	__u32 cut;     /* end of the payload shown to the local socket: the sockets deliver the bytes below */
-	__u32 rx_ts;   /* highest TSval of x */
-	__u32 rx_echo; /* highest TSecr of x: the latest TSval of ours that it received */
-	__u32 loc_acked; /* highest acknowledgement of x that was shown to the local socket */
-	__u32 loc_end;	 /* end of the payload that the local socket sent to x */
+	__u32 rx_ts;   /* highest TSval of the peer */
+	__u32 rx_echo; /* highest TSecr of the peer: the latest TSval of ours that it received */
+	__u32 loc_acked; /* highest acknowledgement of the peer that was shown to the local socket */
+	__u32 loc_end;	 /* end of the payload that the local socket sent to the peer */
 	__u32 loc_ack;	 /* highest acknowledgement of the local socket itself */
-	__u32 loc_edge;	 /* highest window edge that the local socket itself offered to x */
-	__u32 tx_ack;	 /* highest acknowledgement sent to x, by the local socket or forwarded from o */
-	__u32 tx_edge;	 /* window edge last offered to x, by the local socket or forwarded from o */
-	__u32 room;	 /* COUPLE: bytes that x may send beyond the acknowledged ones; 0: no limit */
-	__u32 adj_seq;	 /* see above */
+	__u32 loc_edge;	 /* highest window edge that the local socket itself offered to the peer */
+	/* Sent and offered to the peer, by the local socket or forwarded from the far end: */
+	__u32 tx_ack;  /* the highest acknowledgement, */
+	__u32 tx_edge; /* and the latest window edge */
+	__u32
+	    max_inflight; /* COUPLE: bytes that the peer may send beyond the acknowledged ones; 0: no limit */
+	__u32 adj_seq;	  /* see above */
 	__u32 adj_ack;
-	__u32 base; /* UNDRAIN: payload of x below it was forwarded; the local socket does not deliver it */
-	__u32 owed; /* enum ls_owed */
-	__u32 read_to;	  /* DRAIN: equal to `cut` once user space has passed on all that the local socket
-			     received; FINAL: where the local socket stands */
-	__u32 rx_shrunk;  /* bytes by which x, short of memory, has taken its window back from rec.rx_edge */
-	__u32 loc_shrunk; /* bytes by which the local socket has taken its window back from loc_edge */
+	/* UNDRAIN: payload of the peer below it was forwarded; the local socket does not deliver it. */
+	__u32 base;
+	__u32 bypassed; /* enum ls_bypassed */
+	/* DRAIN: equal to `cut` once user space has passed on all that the local socket received; FINAL:
+	 * where the local socket stands. */
+	__u32 delivered;
+	/* Bytes by which the peer, short of memory, has taken its window back from rec.rx_edge, */
+	__u32 rx_shrunk;
+	__u32 loc_shrunk; /* and the local socket its own from loc_edge */
 };
 
 struct ls_slot {
@@ -257,20 +273,20 @@ struct ls_meta {
 	__u32 hash_keys[LS_HASH_KEYS];
 };
 
-/* Argument of the program `link`. */
-struct ls_link {
+/* Argument of the program `insert`. */
+struct ls_entry {
 	__u32 number;	 /* 2 * flow + side + 1 */
 	__u32 placement; /* enum ls_placement that the direction gets */
-	__u32 replace;	 /* 1: link even if the table has a direction with this key */
+	__u32 replace;	 /* 1: insert even if the table has a direction with this key */
 };
 
-/* Argument of the programs `release` and `attach`, which move a flow from its slot into its records, and
+/* Argument of the programs `demote` and `promote`, which move a flow from its slot into its records, and
  * back. */
 struct ls_move {
 	struct ls_tuple key[2];
 	__u32 slot;
-	__u32 where[2];	   /* release: interface hints */
-	__u32 identity[2]; /* release: 1 if the direction changes nothing */
+	__u32 where[2];	   /* demote: interface hints */
+	__u32 identity[2]; /* demote: 1 if the direction changes nothing */
 };
 
 /* Transitions that the program `wake` can make. */
@@ -313,8 +329,8 @@ struct ls_event {
 	__u32 reserved;
 };
 
-/* Answer of the program `peek`: a socket's state of its connection. */
-struct ls_peek {
+/* Answer of the program `inspect`: a socket's state of its connection. */
+struct ls_inspection {
 	struct ls_tuple key; /* in: the connection, as seen on ingress */
 	__u32 found;	     /* out: 1 if there is an established (or closing) socket */
 	__u32 rcv_nxt, copied_seq, snd_nxt, snd_una, write_seq;
@@ -327,9 +343,9 @@ struct ls_peek {
 	__u32 layered;	    /* 1 if its bytes are not those on the wire: kTLS, MPTCP */
 };
 
-/* Argument of the program `peek`: one connection or two. */
-struct ls_peeks {
-	struct ls_peek leg[2];
+/* Argument of the program `inspect`: one connection or two. */
+struct ls_inspections {
+	struct ls_inspection leg[2];
 };
 
 /* Names every type above once, so that BTF has them all and Rust gets them from there. */
@@ -339,19 +355,19 @@ struct ls_types {
 	enum ls_trait trait;
 	enum ls_seen seen;
 	enum ls_placement placement;
-	enum ls_will will;
+	enum ls_successor successor;
 	enum ls_verdict verdict;
 	struct ls_move move;
 	struct ls_flow flow;
-	struct ls_heads heads;
-	struct ls_link link;
+	struct ls_buckets buckets;
+	struct ls_entry entry;
 	struct ls_wake wake;
 	enum ls_wake_how wake_how;
 	enum ls_event_kind event_kind;
-	enum ls_owed owed;
+	enum ls_bypassed bypassed;
 	struct ls_event event;
-	struct ls_peek peek;
-	struct ls_peeks peeks;
+	struct ls_inspection inspection;
+	struct ls_inspections inspections;
 };
 
 _Static_assert(sizeof(struct ls_tuple) == 36, "a key of the map");

@@ -7,12 +7,9 @@
 #ifndef LONGSPLICE_FRAGMENT_H
 #define LONGSPLICE_FRAGMENT_H
 
-#include "datagram.h"
-#include "rate.h"
+#include "admit.h"
+#include "rewrite.h"
 #include "route.h"
-#include "translate.h"
-#include "wake.h"
-#include "walk.h"
 
 /* Identifies a fragmented datagram of TCP (RFC 791 section 3.2, RFC 8200 section 4.5). */
 struct fragment_key {
@@ -57,6 +54,18 @@ struct fragment {
 	__u32 last;
 	__be32 id;
 };
+
+/* Writes the headers back. MAC addresses are in no sum (CHECKSUM_COMPLETE). Returns 0, or -1. */
+static __always_inline int store_ip(struct __sk_buff *skb, struct headers *h)
+{
+	long err = bpf_skb_store_bytes(skb, 0, eth_of(h), ETH_HLEN, 0);
+
+	if (is_v6(h))
+		err |= bpf_skb_store_bytes(skb, L3_OFFSET, &h->v6.ip, sizeof(h->v6.ip), BPF_F_RECOMPUTE_CSUM);
+	else
+		err |= bpf_skb_store_bytes(skb, L3_OFFSET, &h->v4.ip, sizeof(h->v4.ip), BPF_F_RECOMPUTE_CSUM);
+	return err ? -1 : 0;
+}
 
 static __always_inline void key_of(const struct headers *h, __be32 id, struct fragment_key *key)
 {
@@ -110,29 +119,30 @@ static __always_inline int set_fragment_id(struct __sk_buff *skb, struct headers
 }
 
 /* Returns whether fragments of this flow may pass: no local program needs the payload. */
-static __always_inline int passes_fragments(const struct walk *w)
+static __always_inline int passes_fragments(const struct flow_ref *flow)
 {
-	if (!w->slot)
-		return w->placement == LS_DETACHED;
-	return mode_of(w->slot) == LS_FINAL && !(w->slot->flags & LS_COPY);
+	if (!flow->slot)
+		return flow->placement == LS_DETACHED;
+	return mode_of(flow->slot) == LS_FINAL && !(flow->slot->flags & LS_COPY);
 }
 
-/* Returns whether the fragment can be x's own: in the window, or a repetition whose rest may be. Forged
- * fragments must not evict others from the table. */
-static __always_inline int may_begin(const struct walk *w, struct segment *s)
+/* Returns whether the fragment can be the sender's own: in the window, or a repetition whose rest may be.
+ * Forged fragments must not evict others from the table. */
+static __always_inline int may_begin(const struct flow_ref *flow, struct segment *seg)
 {
+	enum ls_verdict reason;
 	struct ls_record *back;
 	__u32 acked;
 
-	if (judge(w, s))
+	if (check_segment(flow, seg, &reason) != ADMITTED)
 		return 0;
-	if (s->in_place)
+	if (seg->in_place)
 		return 1;
-	back = find_back(w);
+	back = find_back(flow);
 	if (!back)
 		return 0;
 	acked = back->rx_ack + back->ack_off;
-	return !before(s->end + 65535, acked);
+	return !before(seg->end + 65535, acked);
 }
 
 /*
@@ -142,42 +152,42 @@ static __always_inline int may_begin(const struct walk *w, struct segment *s)
  */
 __noinline int begin_fragments(struct __sk_buff *skb)
 {
-	struct scratch *b = get_scratch();
+	struct scratch *scratch = get_scratch();
 	struct fragmented datagram = {};
 	struct fragment_key key;
 	struct ls_tuple *tuple;
 	struct headers *h;
-	struct segment *s;
+	struct segment *seg;
 	struct fragment f;
-	struct walk w;
+	struct flow_ref flow;
 
-	if (!b)
+	if (!scratch)
 		return -1;
-	h = &b->in;
-	s = &b->segment;
-	tuple = &b->tuple;
+	h = &scratch->in;
+	seg = &scratch->segment;
+	tuple = &scratch->tuple;
 	if (!is_plain_sound(h) || read_fragment(skb, h, &f) || f.offset)
 		return -1;
 	if (l4_of(h) != (is_v6(h) ? V6_L4 + sizeof(struct fragment_header) : V4_L4))
 		return -1;
-	if (s->flags & (TCP_SYN | TCP_RST) || !find(tuple, &w) || !passes_fragments(&w))
+	if (seg->flags & (TCP_SYN | TCP_RST) || !find(tuple, &flow) || !passes_fragments(&flow))
 		return -1;
-	datagram.flags = s->flags;
+	datagram.flags = seg->flags;
 	/* The FIN stands at the end of the last fragment. */
-	s->flags &= ~TCP_FIN;
-	s->end = s->seq + s->len;
-	s->whole = 0;
-	if (meets_trap(w.rec, s) || !may_begin(&w, s))
+	seg->flags &= ~TCP_FIN;
+	seg->end = seg->seq + seg->len;
+	seg->whole = 0;
+	if (meets_trap(flow.rec, seg) || !may_begin(&flow, seg))
 		return -1;
 	datagram.sport = tuple->sport;
 	datagram.dport = tuple->dport;
-	datagram.seq = s->seq;
-	datagram.ack = s->ack;
+	datagram.seq = seg->seq;
+	datagram.ack = seg->ack;
 	datagram.since = ticks();
-	datagram.header = sizeof(struct tcp) + s->opt_len;
-	datagram.ts_at = s->ts_at;
-	datagram.tsval = s->tsval;
-	datagram.tsecr = s->tsecr;
+	datagram.header = sizeof(struct tcp) + seg->opt_len;
+	datagram.ts_at = seg->ts_at;
+	datagram.tsval = seg->tsval;
+	datagram.tsecr = seg->tsecr;
 	datagram.id = bpf_get_prandom_u32();
 	if (!is_v6(h))
 		datagram.id &= 0xffff;
@@ -190,51 +200,50 @@ __noinline int begin_fragments(struct __sk_buff *skb)
 
 /* Fills in the part of the segment that a later fragment holds. Returns 0; -1 if no honest sender makes such
  * a fragment: over the TCP header (RFC 3128), or beyond the longest datagram. */
-static __always_inline int segment_of(const struct fragmented *d, const struct fragment *f, struct segment *s)
+static __always_inline int segment_of(const struct fragmented *d, const struct fragment *f,
+				      struct segment *seg)
 {
 	if (f->offset < d->header || f->offset + f->len > 65535)
 		return -1;
-	s->seq = d->seq + f->offset - d->header;
-	s->ack = d->ack;
-	s->len = f->len;
-	s->flags = TCP_ACK | (f->last ? d->flags & TCP_FIN : 0);
-	s->end = s->seq + s->len + !!(s->flags & TCP_FIN);
-	s->ts_at = d->ts_at;
-	s->tsval = d->tsval;
-	s->tsecr = d->tsecr;
+	seg->seq = d->seq + f->offset - d->header;
+	seg->ack = d->ack;
+	seg->len = f->len;
+	seg->flags = TCP_ACK | (f->last ? d->flags & TCP_FIN : 0);
+	seg->end = seg->seq + seg->len + !!(seg->flags & TCP_FIN);
+	seg->ts_at = d->ts_at;
+	seg->tsval = d->tsval;
+	seg->tsecr = d->tsecr;
 	return 0;
 }
 
 /* Writes the IP header toward the far end into the scratch, for a packet that is no segment, and finds its
- * route: that of the flow's segments, whichever routing rule decides it. Returns 0, or the verdict of the
- * drop. */
-static __always_inline int head_for_far_end(struct __sk_buff *skb, const struct walk *w, struct scratch *b,
-					    struct route *route)
+ * route: that of the flow's segments, whichever routing rule decides it. Returns 0; -1 with the reason in
+ * `route`. */
+static __always_inline int head_for_far_end(struct __sk_buff *skb, const struct flow_ref *flow,
+					    struct scratch *scratch, struct route *route)
 {
-	struct headers *new = &b->out;
-	struct ls_record *rec = w->rec;
-	int verdict;
+	struct headers *new = &scratch->out;
+	struct ls_record *rec = flow->rec;
 
-	__builtin_memcpy(new, &b->in, offsetof(struct headers, tcp));
+	__builtin_memcpy(new, &scratch->in, offsetof(struct headers, tcp));
 	__builtin_memset(&new->tcp, 0, sizeof(new->tcp));
-	address_to(new, far_of(w));
+	address_to(new, far_of(flow));
 	count_hop(new);
-	verdict = find_route(skb, new, rec, w->slot ? 0 : rec->where, route);
-	if (!verdict)
-		mend_ip_check(&b->in, new);
-	return verdict;
+	if (find_route(skb, new, rec, flow->slot ? 0 : rec->where, route))
+		return -1;
+	mend_ip_check(&scratch->in, new);
+	return 0;
 }
 
 /* Translates a later fragment and sends it: it has no header but IP's. */
-static __always_inline int forward_fragment(struct __sk_buff *skb, const struct walk *w, struct scratch *b,
-					    __be32 id)
+static __always_inline int forward_fragment(struct __sk_buff *skb, const struct flow_ref *flow,
+					    struct scratch *scratch, __be32 id)
 {
 	struct route route = {};
-	int verdict = head_for_far_end(skb, w, b, &route);
 
-	if (verdict)
-		return drop(verdict);
-	if (store_ip(skb, &b->out) || set_fragment_id(skb, &b->out, id))
+	if (head_for_far_end(skb, flow, scratch, &route))
+		return drop(route.reason);
+	if (store_ip(skb, &scratch->out) || set_fragment_id(skb, &scratch->out, id))
 		return drop(LS_V_DROP_REWRITE);
 	count(LS_V_FRAGMENT);
 	count(LS_V_FORWARDED);
@@ -245,47 +254,46 @@ static __always_inline int forward_fragment(struct __sk_buff *skb, const struct 
  * the stack. */
 __noinline int later_fragment(struct __sk_buff *skb)
 {
-	struct scratch *b = get_scratch();
+	struct scratch *scratch = get_scratch();
 	struct fragmented *d;
 	struct fragment_key key;
 	struct ls_tuple tuple;
-	struct segment *s;
+	struct segment *seg;
 	struct fragment f;
-	struct walk w;
-	int verdict;
+	struct flow_ref flow;
+	enum ls_verdict reason;
 
-	if (!b || load_ip(skb, &b->in) || read_fragment(skb, &b->in, &f) || !f.offset)
+	if (!scratch || load_ip(skb, &scratch->in) || read_fragment(skb, &scratch->in, &f) || !f.offset)
 		return NEXT;
-	s = &b->segment;
-	key_of(&b->in, f.id, &key);
+	seg = &scratch->segment;
+	key_of(&scratch->in, f.id, &key);
 	d = bpf_map_lookup_elem(&fragments, &key);
 	if (!d || ticks() - d->since > FRAGMENT_TICKS)
 		return NEXT;
 	__builtin_memcpy(&tuple, &key, offsetof(struct ls_tuple, sport));
 	tuple.sport = d->sport;
 	tuple.dport = d->dport;
-	if (!find(&tuple, &w))
+	if (!find(&tuple, &flow))
 		return NEXT;
-	if (!is_plain_sound(&b->in))
+	if (!is_plain_sound(&scratch->in))
 		return drop(LS_V_DROP_CHECKSUM);
-	if (!passes_fragments(&w) || segment_of(d, &f, s) || meets_trap(w.rec, s))
+	if (!passes_fragments(&flow) || segment_of(d, &f, seg) || meets_trap(flow.rec, seg))
 		return drop(LS_V_DROP_FRAGMENT);
-	if (hops_left(&b->in) <= 1)
+	if (hops_left(&scratch->in) <= 1)
 		return drop(LS_V_DROP_TTL);
-	verdict = judge(&w, s);
-	if (verdict)
-		return drop(verdict);
-	if (over_rate(w.rec, s))
+	if (check_segment(&flow, seg, &reason) != ADMITTED)
+		return drop(reason);
+	if (over_rate(flow.rec, seg))
 		return drop(LS_V_DROP_RATE);
 	/* Note first, then check that the fragment may still pass, as in forward(). The receiver accepts none
 	 * of it without the rest. */
-	note_end_of(w.rec, s);
-	if (!claimed(&w, s))
+	note_end_of(flow.rec, seg);
+	if (!may_still_pass(&flow, seg))
 		return drop(LS_V_DROP_FRAGMENT);
-	if (s->in_place)
-		note_fin_or_rst(&w, s);
-	note_translated(w.rec, s);
-	return forward_fragment(skb, &w, b, d->id);
+	if (seg->in_place)
+		note_fin_or_rst(&flow, seg);
+	note_translated(flow.rec, seg);
+	return forward_fragment(skb, &flow, scratch, d->id);
 }
 
 #endif

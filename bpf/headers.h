@@ -1,14 +1,18 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* Holds the headers of a segment, of either version of IP, in a buffer in which they are read and changed. */
+/* Holds the headers of a segment in a buffer, and the few lines that depend on the version of IP: addresses,
+ * hops, lengths. */
 #ifndef LONGSPLICE_HEADERS_H
 #define LONGSPLICE_HEADERS_H
 
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
+#include <linux/in.h>
 #include <linux/ip.h>
 #include <linux/ipv6.h>
 #include <stddef.h>
+#include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
+#include "abi.h"
 
 #define TCP_FIN 0x01
 #define TCP_SYN 0x02
@@ -34,9 +38,9 @@ struct tcp {
 #define V6_HEADERS (V6_L4 + sizeof(struct tcp))
 
 /*
- * Headers as they stand in the packet, except for IP options and extension headers, which are not loaded.
- * TCP is at the same place for both versions of IP. The headers before TCP are aligned to the right; four
- * bytes in front of them all tell the version. Options are at most 40 bytes: the rest of the room is for the
+ * Headers as they stand in the packet, except for IP options and extension headers, which are not loaded. TCP
+ * is at the same place for both versions of IP. The headers before TCP are aligned to the right; four bytes
+ * in front of them all tell the version. Options are at most 40 bytes: the rest of the room is for the
  * verifier, which sees an index masked to 63.
  */
 struct headers {
@@ -99,6 +103,124 @@ static __always_inline void copy_headers(struct headers *to, const struct header
 		__builtin_memcpy(to, from, offsetof(struct headers, opt) + 12);
 	else
 		*to = *from;
+}
+
+#define AF_INET	 2
+#define AF_INET6 10
+#define LOOPBACK 1 /* its interface index, in every namespace */
+
+/* Third word of an IPv4 address that is mapped to IPv6: the first two are zero, the last is the address. */
+#define MAPPED bpf_htonl(0xffff)
+
+static __always_inline void map_v4(__be32 *to, __be32 v4)
+{
+	to[0] = 0;
+	to[1] = 0;
+	to[2] = MAPPED;
+	to[3] = v4;
+}
+
+/* Returns whether an address is a mapped one. A packet of IPv6 must not have it: it would be taken for one of
+ * IPv4. */
+static __always_inline int is_mapped(const __be32 *v6)
+{
+	return !v6[0] && !v6[1] && v6[2] == MAPPED;
+}
+
+static __always_inline struct ethhdr *eth_of(struct headers *h)
+{
+	return is_v6(h) ? &h->v6.eth : &h->v4.eth;
+}
+
+/* Sets both MAC addresses: `macs` has the destination, then the source. */
+static __always_inline void set_macs(struct headers *h, const __u8 *macs)
+{
+	__builtin_memcpy(eth_of(h), macs, 2 * ETH_ALEN);
+}
+
+/* Returns the fields besides addresses and ports that a routing rule may match: DSCP of IPv4 as far as it was
+ * TOS, traffic class and flow label of IPv6. */
+static __always_inline __be32 class_of(const struct headers *h)
+{
+	return is_v6(h) ? *(const __be32 *)&h->v6.ip & bpf_htonl(0x0fffffff) : h->v4.ip.tos & 0x1c;
+}
+
+static __always_inline void addresses_to_fib(struct bpf_fib_lookup *fib, const struct headers *h)
+{
+	if (is_v6(h)) {
+		fib->family = AF_INET6;
+		fib->flowinfo = class_of(h);
+		__builtin_memcpy(fib->ipv6_src, &h->v6.ip.saddr, sizeof(fib->ipv6_src));
+		__builtin_memcpy(fib->ipv6_dst, &h->v6.ip.daddr, sizeof(fib->ipv6_dst));
+	} else {
+		fib->family = AF_INET;
+		fib->tos = class_of(h);
+		fib->ipv4_src = h->v4.ip.saddr;
+		fib->ipv4_dst = h->v4.ip.daddr;
+	}
+}
+
+/* Returns the number of routers that the packet may still pass. */
+static __always_inline __u32 hops_left(const struct headers *h)
+{
+	return is_v6(h) ? h->v6.ip.hop_limit : h->v4.ip.ttl;
+}
+
+static __always_inline void count_hop(struct headers *h)
+{
+	if (is_v6(h))
+		h->v6.ip.hop_limit--;
+	else
+		h->v4.ip.ttl--;
+}
+
+/* Sets the addresses, given as in ls_tuple. */
+static __always_inline void set_addresses(struct headers *h, const __be32 *saddr, const __be32 *daddr)
+{
+	if (is_v6(h)) {
+		__builtin_memcpy(&h->v6.ip.saddr, saddr, sizeof(h->v6.ip.saddr));
+		__builtin_memcpy(&h->v6.ip.daddr, daddr, sizeof(h->v6.ip.daddr));
+	} else {
+		h->v4.ip.saddr = saddr[3];
+		h->v4.ip.daddr = daddr[3];
+	}
+}
+
+/* Reads the addresses, as in ls_tuple. */
+static __always_inline void get_addresses(const struct headers *h, __be32 *saddr, __be32 *daddr)
+{
+	if (is_v6(h)) {
+		__builtin_memcpy(saddr, &h->v6.ip.saddr, sizeof(h->v6.ip.saddr));
+		__builtin_memcpy(daddr, &h->v6.ip.daddr, sizeof(h->v6.ip.daddr));
+	} else {
+		map_v4(saddr, h->v4.ip.saddr);
+		map_v4(daddr, h->v4.ip.daddr);
+	}
+}
+
+/* Addresses `to` to the sender of `from`. */
+static __always_inline void answer_to(struct headers *to, struct headers *from)
+{
+	__builtin_memcpy(eth_of(to)->h_dest, eth_of(from)->h_source, ETH_ALEN);
+	__builtin_memcpy(eth_of(to)->h_source, eth_of(from)->h_dest, ETH_ALEN);
+	if (is_v6(from)) {
+		to->v6.ip.saddr = from->v6.ip.daddr;
+		to->v6.ip.daddr = from->v6.ip.saddr;
+	} else {
+		to->v4.ip.saddr = from->v4.ip.daddr;
+		to->v4.ip.daddr = from->v4.ip.saddr;
+	}
+}
+
+/* Returns the length of the whole IP packet, in bytes; 0: the header does not have it. */
+static __always_inline __u32 ip_length(const struct headers *h)
+{
+	__u32 payload;
+
+	if (!is_v6(h))
+		return bpf_ntohs(h->v4.ip.tot_len);
+	payload = bpf_ntohs(h->v6.ip.payload_len);
+	return payload ? payload + sizeof(h->v6.ip) : 0;
 }
 
 #endif

@@ -3,7 +3,9 @@
 #ifndef LONGSPLICE_HOLD_H
 #define LONGSPLICE_HOLD_H
 
-#include "walk.h"
+#include "count.h"
+#include "flow.h"
+#include "parse.h"
 
 /* Sizes of a sample in the ring, by the length of the packet: the verifier needs constants. The longest
  * super-packet except for BIG TCP is 64 kB and its headers. */
@@ -27,42 +29,42 @@ static __always_inline int submit_packet(struct __sk_buff *skb, void *sample, __
 }
 
 static __always_inline int fill_event(struct __sk_buff *skb, void *sample, __u32 room, __u32 kind,
-				      const struct walk *w, const struct segment *s)
+				      const struct flow_ref *flow, const struct segment *seg)
 {
 	struct ls_event *event = sample;
 
 	event->kind = kind;
-	event->serial = w->rec->serial;
-	event->side = w->side;
+	event->serial = flow->rec->serial;
+	event->side = flow->side;
 	event->ifindex = skb->ifindex;
 	event->len = skb->len;
-	event->seq = s->seq;
-	event->payload = s->len;
-	event->offset = s->l4 + sizeof(struct tcp) + s->opt_len;
-	event->tcp = s->l4;
+	event->seq = seg->seq;
+	event->payload = seg->len;
+	event->offset = seg->l4 + sizeof(struct tcp) + seg->opt_len;
+	event->tcp = seg->l4;
 	event->reserved = 0;
 	return submit_packet(skb, sample, sizeof(*event), V4_HEADERS, room);
 }
 
 /* Gives user space the packet unchanged. Returns 0; -1 if the ring is full, or the packet is too long. */
-static __noinline int hand_over(struct __sk_buff *skb, const struct walk *w, const struct segment *s,
+static __noinline int hand_over(struct __sk_buff *skb, const struct flow_ref *flow, const struct segment *seg,
 				__u32 kind)
 {
 	void *sample;
 
 	if (skb->len <= SHORT_PACKET) {
 		sample = bpf_ringbuf_reserve(&events, sizeof(struct ls_event) + SHORT_PACKET, 0);
-		return sample ? fill_event(skb, sample, SHORT_PACKET, kind, w, s) : -1;
+		return sample ? fill_event(skb, sample, SHORT_PACKET, kind, flow, seg) : -1;
 	}
 	sample = bpf_ringbuf_reserve(&events, sizeof(struct ls_event) + LONG_PACKET, 0);
-	return sample ? fill_event(skb, sample, LONG_PACKET, kind, w, s) : -1;
+	return sample ? fill_event(skb, sample, LONG_PACKET, kind, flow, seg) : -1;
 }
 
 /* Keeps a packet for which there is no socket yet: otherwise it would wait for the sender's retransmission
  * timer. */
-static __always_inline int hold(struct __sk_buff *skb, const struct walk *w, const struct segment *s)
+static __always_inline int hold(struct __sk_buff *skb, const struct flow_ref *flow, const struct segment *seg)
 {
-	if (hand_over(skb, w, s, LS_E_HELD))
+	if (hand_over(skb, flow, seg, LS_E_HELD))
 		return drop(LS_V_DROP_RING_FULL);
 	count(LS_V_QUEUED);
 	return TC_ACT_SHOT;

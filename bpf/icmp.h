@@ -8,111 +8,8 @@
 
 #include "fragment.h"
 #include "local.h"
-
-struct icmp {
-	__u8 type, code;
-	__be16 check;
-	__be32 rest; /* the MTU, if the error tells one */
-};
-
-#define ICMP_UNREACHABLE 3
-#define ICMP_TOO_BIG	 4 /* a code: fragmentation needed */
-#define ICMP_EXPIRED	 11
-#define ICMP_PARAMETER	 12
-#define ICMPV6_TOO_BIG	 2
-#define ICMPV6_PARAMETER 4 /* the last of the errors that are translated; 1 is the first */
-
-/* State of an error: the scratch has its own headers, this has those of the segment that it quotes. */
-struct quote {
-	struct headers old, new; /* `l4` is their offset in the packet */
-	struct icmp icmp;
-	__u32 whole; /* 1: the whole TCP header is quoted, not only its first 8 bytes */
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct quote);
-} quotes SEC(".maps");
-
-/* Bytes of the TCP header that every error quotes: ports and sequence number (RFC 792). */
-#define LEAST_QUOTE 8
-
-static __always_inline int is_error(const struct headers *h, const struct icmp *icmp)
-{
-	if (is_v6(h))
-		return icmp->type >= 1 && icmp->type <= ICMPV6_PARAMETER;
-	return icmp->type == ICMP_UNREACHABLE || icmp->type == ICMP_EXPIRED || icmp->type == ICMP_PARAMETER;
-}
-
-/* Returns the offset of the quoted TCP header; 0: there is none. */
-static __always_inline __u32 quoted_tcp(struct __sk_buff *skb, const struct headers *old, __u32 at)
-{
-	struct extension_walk w = {.skb = skb, .at = at + sizeof(old->v6.ip)};
-
-	if (!is_v6(old)) {
-		if (old->v4.ip.version != 4 || old->v4.ip.ihl < 5 || old->v4.ip.protocol != IPPROTO_TCP ||
-		    old->v4.ip.frag_off & bpf_htons(0x1fff))
-			return 0;
-		return at + old->v4.ip.ihl * 4;
-	}
-	if (old->v6.ip.version != 6)
-		return 0;
-	w.next = old->v6.ip.nexthdr;
-	if (w.next == IPPROTO_TCP)
-		return w.at;
-	if (!is_extension(w.next))
-		return 0;
-	bpf_loop(MOST_EXTENSIONS, skip_extension, &w, 0);
-	return w.kind == NOT_OURS || w.next != IPPROTO_TCP || w.at > 0x7fff ? 0 : w.at;
-}
-
-/* Loads an error with its quote. Returns 0, or -1 if it cannot be about a segment of ours. */
-static __always_inline int load_error(struct __sk_buff *skb, struct headers *h, struct quote *q)
-{
-	__u32 at, l4, end;
-
-	if (load_ip(skb, h) || bpf_skb_load_bytes(skb, l4_of(h), &q->icmp, sizeof(q->icmp)) ||
-	    !is_error(h, &q->icmp))
-		return -1;
-	if (!is_v6(h) && (h->v4.ip.ihl != 5 || h->v4.ip.frag_off & bpf_htons(0x3fff)))
-		return -1;
-	at = l4_of(h) + sizeof(q->icmp);
-	q->old.is_v6 = h->is_v6;
-	if (is_v6(h) ? bpf_skb_load_bytes(skb, at, &q->old.v6.ip, sizeof(q->old.v6.ip))
-		     : bpf_skb_load_bytes(skb, at, &q->old.v4.ip, sizeof(q->old.v4.ip)))
-		return -1;
-	l4 = quoted_tcp(skb, &q->old, at);
-	end = L3_OFFSET + ip_length(h);
-	if (!l4 || end > skb->len || l4 + LEAST_QUOTE > end)
-		return -1;
-	q->old.l4 = l4;
-	q->whole = l4 + sizeof(struct tcp) <= end;
-	__builtin_memset(&q->old.tcp, 0, sizeof(q->old.tcp));
-	return (q->whole ? bpf_skb_load_bytes(skb, l4, &q->old.tcp, sizeof(q->old.tcp))
-			 : bpf_skb_load_bytes(skb, l4, &q->old.tcp, LEAST_QUOTE))
-		   ? -1
-		   : 0;
-}
-
-/* Returns whether an error came to the sender of the segment that it quotes. */
-static __always_inline int came_to_sender(const struct headers *h, const struct headers *old)
-{
-	const __be32 *a = (const __be32 *)&h->v6.ip.daddr, *b = (const __be32 *)&old->v6.ip.saddr;
-
-	if (!is_v6(h))
-		return h->v4.ip.daddr == old->v4.ip.saddr;
-	return a[0] == b[0] && a[1] == b[1] && a[2] == b[2] && a[3] == b[3];
-}
-
-/* Fills in the tuple of the end to which the quoted segment was sent. */
-static __always_inline void answering_tuple(const struct headers *old, struct ls_tuple *t)
-{
-	get_addresses(old, t->daddr, t->saddr);
-	t->sport = old->tcp.dport;
-	t->dport = old->tcp.sport;
-}
+#include "quote.h"
+#include "wake.h"
 
 /* Writes the quote, and ICMP's checksum, whose pseudo-header changes by `outer`. Returns 0, or -1. */
 static __always_inline int write_quote(struct __sk_buff *skb, __u32 icmp_at, struct quote *q, __u32 outer)
@@ -160,95 +57,95 @@ static __always_inline int deliver_error(struct __sk_buff *skb, struct headers *
 }
 
 /*
- * Returns whether the quoted segment can be on its way to the peer of w (RFC 5927 section 4.1). If the whole
- * header is quoted, its acknowledgement must have been sent lately, too. Errors of ICMPv6 quote the whole
- * header, because they quote all that fits (RFC 4443 section 2.4); of IPv4, 8 bytes may be all (RFC 792).
+ * Returns whether the quoted segment can be on its way to the peer of the flow (RFC 5927 section 4.1). If the
+ * whole header is quoted, its acknowledgement must have been sent lately, too. Errors of ICMPv6 quote the
+ * whole header, because they quote all that fits (RFC 4443 section 2.4); of IPv4, 8 bytes may be all (RFC
+ * 792).
  */
-static __always_inline int is_outstanding(const struct walk *w, const struct quote *q)
+static __always_inline int is_outstanding(const struct flow_ref *flow, const struct quote *q)
 {
 	__u32 seq = bpf_ntohl(q->old.tcp.seq), ack = bpf_ntohl(q->old.tcp.ack), told;
-	struct ls_record *from = find_back(w);
+	struct ls_record *back = find_back(flow);
 
-	if (!from || before(seq, w->rec->rx_ack) || after(seq, end_of(from) + from->seq_off))
+	if (!back || before(seq, flow->rec->rx_ack) || after(seq, end_of(back) + back->seq_off))
 		return 0;
 	if (!q->whole)
 		return !is_v6(&q->old);
-	told = from->rx_ack + from->ack_off;
+	told = back->rx_ack + back->ack_off;
 	/* In a drain the local socket may have acknowledged more. */
-	if (w->slot)
-		told = seq_max(told, w->slot->leg[w->side & 1].tx_ack);
-	return q->old.tcp.flags & TCP_ACK && !after(ack, told) && !is_long_known(from, ack - from->ack_off);
+	if (flow->slot)
+		told = seq_max(told, flow->slot->leg[flow->side & 1].tx_ack);
+	return q->old.tcp.flags & TCP_ACK && !after(ack, told) && !is_long_known(back, ack - back->ack_off);
 }
 
 /* Sends the error to the far end that sent the segment, as if our leg toward that end had found the fault. */
-static __always_inline int translate_error(struct __sk_buff *skb, const struct walk *w, struct scratch *b,
-					   struct quote *q)
+static __always_inline int translate_error(struct __sk_buff *skb, const struct flow_ref *flow,
+					   struct scratch *scratch, struct quote *q)
 {
-	struct headers *h = &b->in, *new = &b->out;
-	struct ls_record *rec = w->rec;
+	struct headers *h = &scratch->in, *new = &scratch->out;
+	struct ls_record *rec = flow->rec;
 	struct route route = {};
-	int verdict;
 
-	if (!is_outstanding(w, q))
+	if (!is_outstanding(flow, q))
 		return drop(LS_V_DROP_ICMP);
 	if (hops_left(h) <= 1)
 		return drop(LS_V_DROP_TTL);
-	set_addresses(&q->new, far_of(w)->saddr, far_of(w)->daddr);
-	q->new.tcp.sport = far_of(w)->sport;
-	q->new.tcp.dport = far_of(w)->dport;
+	set_addresses(&q->new, far_of(flow)->saddr, far_of(flow)->daddr);
+	q->new.tcp.sport = far_of(flow)->sport;
+	q->new.tcp.dport = far_of(flow)->dport;
 	quote_numbers(q, rec->ack_off, rec->seq_off);
 
-	verdict = head_for_far_end(skb, w, b, &route);
-	if (verdict)
-		return drop(verdict);
+	if (head_for_far_end(skb, flow, scratch, &route))
+		return drop(route.reason);
 	if (store_ip(skb, new) || write_quote(skb, l4_of(h), q, is_v6(h) ? addresses_diff(h, new) : 0))
 		return drop(LS_V_DROP_REWRITE);
 	count(LS_V_ICMP_TRANSLATED);
 	return send_by(skb, &route);
 }
 
-/* Returns whether the local socket of the other leg sent the segment with this number, of the stream from
- * x. */
-static __always_inline int is_of_socket(const struct ls_leg *x, __u32 seq, __u32 mode)
+/* Returns whether the local socket of the other leg sent the segment with this number, of the stream from the
+ * sender. */
+static __always_inline int is_of_socket(const struct ls_leg *from, __u32 seq, __u32 mode)
 {
 	if (mode == LS_TRACK)
 		return 1;
 	if (mode == LS_DRAIN)
-		return before(seq, x->cut + x->rec.seq_off);
-	return mode == LS_UNDRAIN && (!(x->owed & LS_OWED) || !before(seq, x->base + x->rec.seq_off));
+		return before(seq, from->cut + from->rec.seq_off);
+	return mode == LS_UNDRAIN &&
+	       (!(from->bypassed & LS_BYPASSED) || !before(seq, from->base + from->rec.seq_off));
 }
 
 /* Processes an ICMP packet: an error about one of our segments goes to the segment's sender, every other
  * packet up the stack. */
 __noinline int icmp_error(struct __sk_buff *skb)
 {
-	struct scratch *b = get_scratch();
+	struct scratch *scratch = get_scratch();
 	struct ls_tuple tuple;
 	struct quote *q;
-	struct walk w;
+	struct flow_ref flow;
 	__u32 zero = 0, mode;
 
 	q = bpf_map_lookup_elem(&quotes, &zero);
-	if (!b || !q || load_error(skb, &b->in, q) || !came_to_sender(&b->in, &q->old))
+	if (!scratch || !q || load_error(skb, &scratch->in, q) || !came_to_sender(&scratch->in, &q->old))
 		return NEXT;
 	answering_tuple(&q->old, &tuple);
 	if (is_v6(&q->old) && (is_mapped(tuple.saddr) || is_mapped(tuple.daddr)))
 		return NEXT;
-	if (!find(&tuple, &w))
+	if (!find(&tuple, &flow))
 		return NEXT;
 	__builtin_memcpy(&q->new, &q->old, offsetof(struct headers, opt));
-	if (w.placement == LS_ALONE)
-		return deliver_error(skb, &b->in, q, mapping_of_record(w.rec));
-	if (!w.slot)
-		return translate_error(skb, &w, b, q);
-	mode = settled_mode(w.slot);
-	if (is_nobodys(mode))
+	if (flow.placement == LS_ALONE)
+		return deliver_error(skb, &scratch->in, q, mapping_of_record(flow.rec));
+	if (!flow.slot)
+		return translate_error(skb, &flow, scratch, q);
+	mode = stable_mode(flow.slot);
+	if (is_over(mode))
 		return NEXT;
 	if (is_changing(mode))
 		return look_again(skb);
-	if (is_of_socket(&w.slot->leg[!(w.side & 1)], bpf_ntohl(q->old.tcp.seq), mode))
-		return deliver_error(skb, &b->in, q, mapping_of_leg(&w.slot->leg[w.side & 1]));
-	return translate_error(skb, &w, b, q);
+	if (is_of_socket(&flow.slot->leg[!(flow.side & 1)], bpf_ntohl(q->old.tcp.seq), mode))
+		return deliver_error(skb, &scratch->in, q, mapping_of_leg(&flow.slot->leg[flow.side & 1]));
+	return translate_error(skb, &flow, scratch, q);
 }
 
 /* Processes a packet without ports: an error, or a later fragment. Every other packet goes up the stack,

@@ -4,9 +4,8 @@
 #ifndef LONGSPLICE_LOCAL_H
 #define LONGSPLICE_LOCAL_H
 
-#include "checksum.h"
 #include "count.h"
-#include "translate.h"
+#include "rewrite.h"
 
 /* Amounts by which a socket's numbers exceed those of the wire: in the peer's stream, and in the stream
  * toward the peer. */
@@ -17,94 +16,97 @@ struct mapping {
 /* Writes the headers of a segment that goes up to the socket: h has them in the numbers of the wire,
  * `written` are those in the packet. Returns 0, or -1. */
 static __always_inline int write_for_socket(struct __sk_buff *skb, struct headers *written, struct headers *h,
-					    const struct segment *s, struct edits *e, struct mapping map)
+					    const struct segment *seg, struct edits *edits,
+					    struct mapping map)
 {
 	h->tcp.seq = bpf_htonl(bpf_ntohl(h->tcp.seq) + map.seq);
 	h->tcp.ack = bpf_htonl(bpf_ntohl(h->tcp.ack) + map.ack);
-	e->sack_off += map.ack;
-	e->lo += map.ack;
-	e->hi += map.ack;
-	apply_edits(h, s, e);
-	return write_headers(skb, written, h, s->opt_len);
+	edits->sack_off += map.ack;
+	edits->lo += map.ack;
+	edits->hi += map.ack;
+	apply_edits(h, seg, edits);
+	return write_headers(skb, written, h, seg->opt_len);
 }
 
 /* Moves a segment without payload to a number at which the local socket reads its acknowledgement: its sender
  * may have gone beyond the window that the socket offers now, because the far end offered more or because the
  * socket takes its window back. */
-static __always_inline void keep_in_window(const struct ls_leg *x, struct headers *h, const struct segment *s,
-					   int bare)
+static __always_inline void keep_in_window(const struct ls_leg *from, struct headers *h,
+					   const struct segment *seg, int bare)
 {
-	__u32 seq = bpf_ntohl(h->tcp.seq), edge = x->loc_edge - x->loc_shrunk;
+	__u32 seq = bpf_ntohl(h->tcp.seq), edge = from->loc_edge - from->loc_shrunk;
 
-	if (bare && !(s->flags & TCP_RST) && after(seq, edge))
+	if (bare && !(seg->flags & TCP_RST) && after(seq, edge))
 		h->tcp.seq = bpf_htonl(edge);
 }
 
 /* Delivers a packet to the local socket, with nothing but its numbers mapped. */
-static __always_inline int deliver(struct __sk_buff *skb, struct scratch *b, const struct segment *s,
+static __always_inline int deliver(struct __sk_buff *skb, struct scratch *scratch, const struct segment *seg,
 				   struct mapping map)
 {
 	struct edits edits = {};
 
 	if (!(map.seq | map.ack))
 		return pass(LS_V_DELIVERED);
-	copy_headers(&b->out, &b->in, s->opt_len);
-	return write_for_socket(skb, &b->in, &b->out, s, &edits, map) ? drop(LS_V_DROP_REWRITE)
-								      : pass(LS_V_DELIVERED);
+	copy_headers(&scratch->out, &scratch->in, seg->opt_len);
+	return write_for_socket(skb, &scratch->in, &scratch->out, seg, &edits, map) ? drop(LS_V_DROP_REWRITE)
+										    : pass(LS_V_DELIVERED);
 }
 
 /* Delivers a packet to the local socket without payload and FIN, so that the socket answers. The payload does
  * not fit the window now. When the socket processes it, it may fit, and the socket would take bytes that are
  * not counted as its own. */
-static __always_inline int deliver_bare(struct __sk_buff *skb, struct scratch *b, const struct segment *s,
-					struct mapping map)
+static __always_inline int deliver_bare(struct __sk_buff *skb, struct scratch *scratch,
+					const struct segment *seg, struct mapping map)
 {
 	struct edits edits = {};
 
-	copy_headers(&b->out, &b->in, s->opt_len);
-	b->out.tcp.flags &= ~(TCP_FIN | TCP_PSH);
-	if (write_for_socket(skb, &b->in, &b->out, s, &edits, map) ||
-	    (s->len && trim_payload(skb, &b->out, s->opt_len)))
+	copy_headers(&scratch->out, &scratch->in, seg->opt_len);
+	scratch->out.tcp.flags &= ~(TCP_FIN | TCP_PSH);
+	if (write_for_socket(skb, &scratch->in, &scratch->out, seg, &edits, map) ||
+	    (seg->len && trim_payload(skb, &scratch->out, seg->opt_len)))
 		return drop(LS_V_DROP_REWRITE);
 	return pass(LS_V_DELIVERED);
 }
 
-static __always_inline struct mapping mapping_of_leg(const struct ls_leg *x)
+static __always_inline struct mapping mapping_of_leg(const struct ls_leg *from)
 {
-	struct mapping map = {x->adj_seq, x->adj_ack};
+	struct mapping map = {from->adj_seq, from->adj_ack};
 
 	return map;
 }
 
 /* Delivers a packet to the local socket in TRACK, within the socket's window. */
-static __always_inline int deliver_in_window(struct __sk_buff *skb, struct scratch *b,
-					     const struct segment *s, const struct ls_leg *x)
+static __always_inline int deliver_in_window(struct __sk_buff *skb, struct scratch *scratch,
+					     const struct segment *seg, const struct ls_leg *from)
 {
 	struct edits edits = {};
 
-	copy_headers(&b->out, &b->in, s->opt_len);
-	keep_in_window(x, &b->out, s, s->end == s->seq);
-	if (!(x->adj_seq | x->adj_ack) && b->out.tcp.seq == b->in.tcp.seq)
+	copy_headers(&scratch->out, &scratch->in, seg->opt_len);
+	keep_in_window(from, &scratch->out, seg, seg->end == seg->seq);
+	if (!(from->adj_seq | from->adj_ack) && scratch->out.tcp.seq == scratch->in.tcp.seq)
 		return pass(LS_V_DELIVERED);
-	return write_for_socket(skb, &b->in, &b->out, s, &edits, mapping_of_leg(x)) ? drop(LS_V_DROP_REWRITE)
-										    : pass(LS_V_DELIVERED);
+	return write_for_socket(skb, &scratch->in, &scratch->out, seg, &edits, mapping_of_leg(from))
+		   ? drop(LS_V_DROP_REWRITE)
+		   : pass(LS_V_DELIVERED);
 }
 
 /* Converts a socket's segment to the numbers of the wire: `s`, and the headers `out` that are to be
  * written. */
-static __always_inline void to_wire(struct scratch *b, struct segment *s, struct edits *e, struct mapping map)
+static __always_inline void to_wire(struct scratch *scratch, struct segment *seg, struct edits *edits,
+				    struct mapping map)
 {
-	copy_headers(&b->out, &b->in, s->opt_len);
+	copy_headers(&scratch->out, &scratch->in, seg->opt_len);
 	if (!(map.seq | map.ack))
 		return;
-	s->seq -= map.ack;
-	s->end -= map.ack;
-	b->out.tcp.seq = bpf_htonl(s->seq);
-	e->sack_off = -map.seq;
-	if (!(s->flags & TCP_ACK))
+	seg->seq -= map.ack;
+	seg->end -= map.ack;
+	scratch->out.tcp.seq = bpf_htonl(seg->seq);
+	edits->sack_off = -map.seq;
+	if (!(seg->flags & TCP_ACK))
 		return;
-	s->ack -= map.seq;
-	b->out.tcp.ack = bpf_htonl(s->ack);
+	seg->ack -= map.seq;
+	scratch->out.tcp.ack = bpf_htonl(seg->ack);
 }
 
 /* Returns the mapping of a leg that belongs to no flow (LS_ALONE). */
@@ -116,16 +118,17 @@ static __always_inline struct mapping mapping_of_record(const struct ls_record *
 }
 
 /* Sends a segment of the socket of a leg that belongs to no flow. */
-static __always_inline int emit_alone(struct __sk_buff *skb, struct ls_record *rec, struct scratch *b,
-				      struct segment *s)
+static __always_inline int emit_alone(struct __sk_buff *skb, struct ls_record *rec, struct scratch *scratch,
+				      struct segment *seg)
 {
 	struct edits edits = {};
 
-	to_wire(b, s, &edits, mapping_of_record(rec));
-	if (s->ts_at)
-		edits.tsval_off = never_back(&rec->ts_high, s->tsval) - s->tsval;
-	apply_edits(&b->out, s, &edits);
-	return write_headers(skb, &b->in, &b->out, s->opt_len) ? drop(LS_V_DROP_REWRITE) : pass(LS_V_EMITTED);
+	to_wire(scratch, seg, &edits, mapping_of_record(rec));
+	if (seg->ts_at)
+		edits.tsval_off = tsval_advance(&rec->ts_high, seg->tsval) - seg->tsval;
+	apply_edits(&scratch->out, seg, &edits);
+	return write_headers(skb, &scratch->in, &scratch->out, seg->opt_len) ? drop(LS_V_DROP_REWRITE)
+									     : pass(LS_V_EMITTED);
 }
 
 #endif

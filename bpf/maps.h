@@ -6,7 +6,7 @@
 #include "abi.h"
 #include <bpf/bpf_helpers.h>
 
-/* Both directions of every flow. A look-up by the tuple seen on ingress begins at `heads` (table.h). */
+/* Both directions of every flow. A look-up by the tuple seen on ingress begins at `buckets` (table.h). */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 65536);
@@ -19,8 +19,8 @@ struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 65536);
 	__type(key, __u32);
-	__type(value, struct ls_heads);
-} heads SEC(".maps");
+	__type(value, struct ls_buckets);
+} buckets SEC(".maps");
 
 /* Flows that have sockets. User space maps this memory: a change of mode is one store. */
 struct {

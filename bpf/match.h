@@ -1,10 +1,50 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* Finds the first rule of the set that a packet meets. */
+/* Reads the fields of a packet that rules match, and finds the first rule of the set that it meets. */
 #ifndef LONGSPLICE_MATCH_H
 #define LONGSPLICE_MATCH_H
 
-#include "tcp_packet.h"
+#include "parse.h"
 #include "rules_abi.h"
+
+struct tcp_packet {
+	union {
+		struct ls_tuple tuple;
+		struct {
+			__u64 src[2], dst[2];
+		}; /* the addresses of the tuple */
+	};
+	__u16 from_port, to_port; /* in host order */
+	__u32 len;		  /* from the IP header on */
+	__u32 l4;		  /* offset of the TCP header */
+	__u8 family;		  /* 4 or 6 */
+	__u8 flags;
+	__u8 fragment; /* 1: first fragment of several */
+};
+
+enum seen {
+	NOT_TCP, /* another protocol, or a packet without ports */
+	TCP_PACKET,
+	CUT_SHORT, /* the packet ends before the flags */
+};
+
+static __always_inline enum seen see(struct __sk_buff *skb, struct headers *h, struct tcp_packet *p)
+{
+	enum parsed kind;
+
+	__builtin_memset(p, 0, sizeof(*p));
+	kind = parse_tuple(skb, h, &p->tuple, AS_SENT);
+	if (kind == NOT_OURS)
+		return NOT_TCP;
+	p->from_port = bpf_ntohs(p->tuple.sport);
+	p->to_port = bpf_ntohs(p->tuple.dport);
+	p->len = skb->len - L3_OFFSET;
+	p->l4 = l4_of(h);
+	p->family = is_v6(h) ? 6 : 4;
+	p->fragment = kind == FRAGMENT;
+	if (bpf_skb_load_bytes(skb, p->l4 + offsetof(struct tcp, flags), &p->flags, 1))
+		return CUT_SHORT;
+	return TCP_PACKET;
+}
 
 struct rule_set {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -70,36 +110,44 @@ struct search {
 	const struct tcp_packet *packet;
 	__u32 ifindex;
 	__u32 found;   /* an index, or LS_RULES_MAX */
+	__u32 let_in;  /* a program has let the packet in: it is not asked about again */
+	__u32 skipped; /* a rule that asks or copies was passed over for that */
 	__u32 counted; /* the last rule that only counts, so that its entries count a packet once */
 };
 
-static long search_step(__u32 n, struct search *s)
+static long search_step(__u32 n, struct search *search)
 {
 	const struct ls_rule *r;
 
 	if (n >= LS_RULES_MAX)
 		return 1;
-	r = &s->set->rule[n];
-	if (!fits_rule(r, s->packet, s->ifindex))
+	r = &search->set->rule[n];
+	if (!fits_rule(r, search->packet, search->ifindex))
 		return 0;
-	if (r->action == LS_A_COUNT) {
-		if (r->rule != s->counted)
-			count_rule(s->set, r, s->packet->len);
-		s->counted = r->rule;
+	if (search->let_in && (r->action == LS_A_ASK || r->action == LS_A_COPY)) {
+		search->skipped = 1;
 		return 0;
 	}
-	s->found = n;
+	if (r->action == LS_A_COUNT) {
+		if (r->rule != search->counted)
+			count_rule(search->set, r, search->packet->len);
+		search->counted = r->rule;
+		return 0;
+	}
+	search->found = n;
 	return 1;
 }
 
-/* Finds the first rule that the packet meets and that decides, and counts the packet there. NULL: none. */
-static __always_inline const struct ls_rule *first_match(const struct ls_rules *set,
-							 const struct tcp_packet *p, __u32 ifindex)
+/* Finds the first rule that the packet meets and that decides, and counts the packet there. NULL: none; then
+ * *skipped tells whether only rules that ask or copy would have decided. */
+static __always_inline const struct ls_rule *
+first_match(const struct ls_rules *set, const struct tcp_packet *p, __u32 ifindex, int let_in, int *skipped)
 {
-	struct search s = {
+	struct search search = {
 	    .set = set,
 	    .packet = p,
 	    .ifindex = ifindex,
+	    .let_in = let_in,
 	    .found = LS_RULES_MAX,
 	    .counted = LS_RULES_MAX,
 	};
@@ -107,10 +155,11 @@ static __always_inline const struct ls_rule *first_match(const struct ls_rules *
 
 	if ((p->flags & set->head.flags) != set->head.flags)
 		return NULL;
-	bpf_loop(set->head.count, search_step, &s, 0);
-	if (s.found >= LS_RULES_MAX)
+	bpf_loop(set->head.count, search_step, &search, 0);
+	*skipped = search.skipped;
+	if (search.found >= LS_RULES_MAX)
 		return NULL;
-	r = &set->rule[s.found];
+	r = &set->rule[search.found];
 	count_rule(set, r, p->len);
 	return r;
 }

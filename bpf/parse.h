@@ -3,8 +3,6 @@
 #ifndef LONGSPLICE_PARSE_H
 #define LONGSPLICE_PARSE_H
 
-#include "extensions.h"
-#include "ip.h"
 #include "options.h"
 #include "scratch.h"
 #include "seq.h"
@@ -140,6 +138,16 @@ static __always_inline int load_plain(void *data, void *end, struct headers *h)
 			: load_linear(data, end, &h->v4.eth, V4_HEADERS);
 }
 
+/* Loads the headers of a packet, up to IP's. Returns 0, or -1 if the packet is too short. */
+static __always_inline int load_ip(struct __sk_buff *skb, struct headers *h)
+{
+	h->is_v6 = skb->protocol == bpf_htons(ETH_P_IPV6);
+	h->l4 = is_v6(h) ? V6_L4 : V4_L4;
+	if (is_v6(h))
+		return bpf_skb_load_bytes(skb, 0, &h->v6.eth, V6_L4) ? -1 : 0;
+	return bpf_skb_load_bytes(skb, 0, &h->v4.eth, V4_L4) ? -1 : 0;
+}
+
 /* Loads the headers of a packet that parse_tuple() knows, at least up to TCP's options. Returns as
  * load_linear(). */
 static __always_inline int load_headers(struct __sk_buff *skb, struct headers *h)
@@ -165,32 +173,34 @@ static __always_inline __u32 timestamp_at(struct headers *h, __u32 opt_len)
 	return at > 32 ? 0 : at;
 }
 
-/* Fills in the segment of loaded headers, with s->opt_len bytes of options. By its IP header the packet has
+/* Fills in the segment of loaded headers, with seg->opt_len bytes of options. By its IP header the packet has
  * `total` bytes from that header on, and `len` of them are there. Returns SEGMENT, or MALFORMED. */
-static __always_inline enum parsed read_segment(struct headers *h, struct segment *s, __u32 total, __u32 len)
+static __always_inline enum parsed read_segment(struct headers *h, struct segment *seg, __u32 total,
+						__u32 len)
 {
 	__u32 header;
 
-	s->l4 = l4_of(h);
-	header = s->l4 - L3_OFFSET + sizeof(struct tcp) + s->opt_len;
+	seg->l4 = l4_of(h);
+	header = seg->l4 - L3_OFFSET + sizeof(struct tcp) + seg->opt_len;
 	if (total < header || total > len)
 		return MALFORMED;
-	s->flags = h->tcp.flags;
-	s->seq = bpf_ntohl(h->tcp.seq);
-	s->ack = bpf_ntohl(h->tcp.ack);
-	s->window = bpf_ntohs(h->tcp.window);
-	s->len = total - header;
-	s->end = s->seq + s->len + !!(s->flags & TCP_FIN) + !!(s->flags & TCP_SYN);
-	s->in_place = 1;
-	s->whole = 1;
-	s->ts_at = timestamp_at(h, s->opt_len);
-	s->tsval = s->ts_at ? load32(&h->opt[s->ts_at]) : 0;
-	s->tsecr = s->ts_at ? load32(&h->opt[s->ts_at + 4]) : 0;
+	seg->flags = h->tcp.flags;
+	seg->seq = bpf_ntohl(h->tcp.seq);
+	seg->ack = bpf_ntohl(h->tcp.ack);
+	seg->window = bpf_ntohs(h->tcp.window);
+	seg->len = total - header;
+	seg->end = seg->seq + seg->len + !!(seg->flags & TCP_FIN) + !!(seg->flags & TCP_SYN);
+	seg->in_place = 1;
+	seg->whole = 1;
+	seg->ts_at = timestamp_at(h, seg->opt_len);
+	seg->tsval = seg->ts_at ? load32(&h->opt[seg->ts_at]) : 0;
+	seg->tsecr = seg->ts_at ? load32(&h->opt[seg->ts_at + 4]) : 0;
 	return SEGMENT;
 }
 
 /* Loads the headers of a packet that parse_tuple() called a SEGMENT. */
-static __always_inline enum parsed parse_segment(struct __sk_buff *skb, struct headers *h, struct segment *s)
+static __always_inline enum parsed parse_segment(struct __sk_buff *skb, struct headers *h,
+						 struct segment *seg)
 {
 	__u32 total, header;
 	int loaded;
@@ -201,15 +211,15 @@ static __always_inline enum parsed parse_segment(struct __sk_buff *skb, struct h
 	header = (h->tcp.offset >> 4) * 4;
 	if (loaded < 0 || header < sizeof(struct tcp))
 		return MALFORMED;
-	s->opt_len = header - sizeof(struct tcp);
-	if ((__s32)s->opt_len > loaded &&
-	    bpf_skb_load_bytes(skb, l4_of(h) + sizeof(struct tcp), h->opt, s->opt_len))
+	seg->opt_len = header - sizeof(struct tcp);
+	if ((__s32)seg->opt_len > loaded &&
+	    bpf_skb_load_bytes(skb, l4_of(h) + sizeof(struct tcp), h->opt, seg->opt_len))
 		return MALFORMED;
 	/* A super-packet of over 64 kB has a length field of 0 (BIG TCP); a short frame may be padded. */
 	total = ip_length(h);
 	if (!total && skb->gso_size)
 		total = skb->len - L3_OFFSET;
-	return read_segment(h, s, total, skb->len - L3_OFFSET);
+	return read_segment(h, seg, total, skb->len - L3_OFFSET);
 }
 
 #endif

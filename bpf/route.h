@@ -1,21 +1,105 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* Finds the route of a translated packet and sends it. Routes are looked up again and again, so that a change
- * of route or neighbor takes effect. */
+/*
+ * Finds the route of a translated packet and sends it. Routes are looked up again and again, so that a change
+ * of route or neighbor takes effect. A look-up costs more than the whole translation, so its result is
+ * stored, and good until the next tick of the kernel's timer, 1 to 10 ms: changes of routes, neighbors or
+ * interfaces are not reported here (docs/decisions/0009).
+ */
 #ifndef LONGSPLICE_ROUTE_H
 #define LONGSPLICE_ROUTE_H
 
 #include "count.h"
 #include "parse.h"
 #include "tags.h"
-#include "ways.h"
+
+struct route {
+	__u32 ifindex;
+	__u32 resolve; /* 1: the kernel must find the neighbor: redirect through bpf_redirect_neigh() */
+	__u32 mtu;     /* longest IP packet that passes; also set for a packet that was too long */
+	enum ls_verdict reason; /* the drop, if there is no route */
+};
+
+/* Stored route of a direction, whose header toward the far end is constant; its serial number and side
+ * identify it. */
+struct cached_route {
+	__u64 at; /* jiffies */
+	__u32 serial, side;
+	__be32 class; /* other fields that a rule may match: DSCP, or traffic class and flow label */
+	struct route route;
+	__u8 macs[2 * ETH_ALEN];
+};
+
+#define CACHED_ROUTES 256
+
+struct route_cache {
+	struct cached_route entry[CACHED_ROUTES];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct route_cache);
+} route_cache SEC(".maps");
+
+static __always_inline struct cached_route *cache_entry_of(const struct ls_record *rec)
+{
+	__u32 zero = 0, at = rec->serial << 1 | (rec->traits & LS_SIDE_SERVER);
+	struct route_cache *all = bpf_map_lookup_elem(&route_cache, &zero);
+
+	return all ? &all->entry[at & (CACHED_ROUTES - 1)] : NULL;
+}
+
+/* Returns the length of the longest IP packet that it will be on the wire: a super-packet goes in pieces.
+ * (One of over 64 kB loses its jumbo payload option on the way, 8 bytes.) */
+__noinline __u32 wire_length(struct __sk_buff *skb, const struct headers *h)
+{
+	__u32 len = skb->len - L3_OFFSET;
+
+	if (!h)
+		return len;
+	if (skb->gso_size) {
+		len = l4_of(h) - L3_OFFSET + (h->tcp.offset >> 4) * 4 + skb->gso_size;
+		if (is_v6(h) && !h->v6.ip.payload_len && l4_of(h) != V6_L4)
+			len -= 8;
+	}
+	return len > 65535 ? 65535 : len;
+}
+
+/* Returns whether a stored route is that of a direction's packet with this header, `len` bytes long on the
+ * wire. */
+static __always_inline int is_cached(const struct cached_route *entry, const struct headers *h, __u32 len,
+				     const struct ls_record *rec)
+{
+	return entry->at == bpf_jiffies64() && entry->serial == rec->serial &&
+	       entry->side == (rec->traits & LS_SIDE_SERVER) && entry->class == class_of(h) &&
+	       len <= entry->route.mtu;
+}
+
+static __always_inline void cache_route(struct cached_route *entry, struct headers *h,
+					const struct ls_record *rec, const struct route *route)
+{
+	entry->at = bpf_jiffies64();
+	entry->serial = rec->serial;
+	entry->side = rec->traits & LS_SIDE_SERVER;
+	entry->class = class_of(h);
+	entry->route = *route;
+	__builtin_memcpy(entry->macs, eth_of(h), sizeof(entry->macs));
+}
+
+static __always_inline int refuse_route(struct route *r, enum ls_verdict reason)
+{
+	r->reason = reason;
+	return -1;
+}
 
 /*
  * Looks up the route to the destination of h for a packet of `len` bytes, and writes the MAC addresses if the
  * neighbor is known. The look-up is made as if from the loopback, which is what output routing does, `ip
- * rule`s included; it needs lo.forwarding=1, which the daemon sets. Returns 0, or the verdict of the drop.
+ * rule`s included; it needs lo.forwarding=1, which the daemon sets. Returns 0; -1 with the reason.
  */
-static __always_inline int look_up_way(void *ctx, struct headers *h, __u32 len, int far_local, __u32 hint,
-				       struct route *r)
+static __always_inline int fib_route(void *ctx, struct headers *h, __u32 len, int far_local, __u32 hint,
+				     struct route *r)
 {
 	struct bpf_fib_lookup fib = {
 	    .l4_protocol = IPPROTO_TCP,
@@ -45,66 +129,67 @@ static __always_inline int look_up_way(void *ctx, struct headers *h, __u32 len, 
 		/* The destination is ours, or has no route: the look-up does not tell the two apart. The
 		 * stack accepts a packet from a local address only if the packet brings its route along. */
 		if (!far_local)
-			return LS_V_DROP_NO_ROUTE;
+			return refuse_route(r, LS_V_DROP_NO_ROUTE);
 		r->ifindex = LOOPBACK;
 		return 0;
 	case BPF_FIB_LKUP_RET_FWD_DISABLED:
 	case BPF_FIB_LKUP_RET_UNSUPP_LWT:
 		if (!hint)
-			return LS_V_DROP_NO_ROUTE;
+			return refuse_route(r, LS_V_DROP_NO_ROUTE);
 		r->ifindex = hint;
 		return 0;
 	case BPF_FIB_LKUP_RET_FRAG_NEEDED:
 		r->mtu = fib.mtu_result;
-		return LS_V_DROP_TOO_BIG;
+		return refuse_route(r, LS_V_DROP_TOO_BIG);
 	default:
-		return LS_V_DROP_NO_ROUTE;
+		return refuse_route(r, LS_V_DROP_NO_ROUTE);
 	}
 }
 
-/* Looks up the route of a packet at tc; see look_up_way(). */
+/* Looks up the route of a packet at tc; see fib_route(). */
 static __always_inline int look_up_route(struct __sk_buff *skb, struct headers *h, int far_local, __u32 hint,
 					 struct route *r)
 {
-	return look_up_way(skb, h, wire_length(skb, h), far_local, hint, r);
+	return fib_route(skb, h, wire_length(skb, h), far_local, hint, r);
 }
 
 /* Finds the route of a segment of a direction, which an earlier segment may have stored a moment ago. Returns
- * as look_up_way(). */
-static __always_inline int find_way(void *ctx, struct headers *h, __u32 len, const struct ls_record *rec,
+ * as fib_route(). */
+static __always_inline int route_of(void *ctx, struct headers *h, __u32 len, const struct ls_record *rec,
 				    __u32 hint, struct route *r)
 {
-	struct way *way = way_of(rec);
-	int verdict;
+	struct cached_route *entry = cache_entry_of(rec);
 
-	if (!way)
-		return LS_V_DROP_NO_ROUTE;
-	if (is_known(way, h, len, rec)) {
-		*r = way->route;
-		set_macs(h, way->macs);
+	if (!entry)
+		return refuse_route(r, LS_V_DROP_NO_ROUTE);
+	if (is_cached(entry, h, len, rec)) {
+		*r = entry->route;
+		set_macs(h, entry->macs);
 		return 0;
 	}
-	verdict = look_up_way(ctx, h, len, rec->traits & LS_FAR_LOCAL, hint, r);
-	if (!verdict)
-		remember(way, h, rec, r);
-	return verdict;
+	if (fib_route(ctx, h, len, rec->traits & LS_FAR_LOCAL, hint, r))
+		return -1;
+	cache_route(entry, h, rec, r);
+	return 0;
 }
 
-/* Finds the route of a direction's packet at tc; see find_way(). */
+/* Finds the route of a direction's packet at tc; see route_of(). */
 static __always_inline int find_route_fast(struct __sk_buff *skb, struct headers *h,
 					   const struct ls_record *rec, __u32 hint, struct route *r)
 {
-	return find_way(skb, h, wire_length(skb, h), rec, hint, r);
+	return route_of(skb, h, wire_length(skb, h), rec, hint, r);
 }
 
 /* Finds the route of a direction's packet at tc, for all but the usual path (see write_headers()). */
 __noinline int find_route(struct __sk_buff *skb, struct headers *h, const struct ls_record *rec, __u32 hint,
 			  struct route *r)
 {
-	return h && rec && r ? find_route_fast(skb, h, rec, hint, r) : LS_V_DROP_NO_ROUTE;
+	if (!r)
+		return -1;
+	return h && rec ? find_route_fast(skb, h, rec, hint, r) : refuse_route(r, LS_V_DROP_NO_ROUTE);
 }
 
-/* Sends the packet: the last step of a program, which returns this verdict. */
+/* Sends the packet: the last step of a program, which returns this action. */
 static __always_inline int send_by(struct __sk_buff *skb, const struct route *r)
 {
 	skb->tc_index = TAG_FORWARDED;
@@ -128,6 +213,24 @@ static __always_inline void send_copy_by(struct __sk_buff *skb, const struct rou
 		bpf_clone_redirect(skb, r->ifindex, 0);
 	}
 	skb->tc_index = 0;
+}
+
+/* Has the packet come in. From the loopback it must bring its route along: without one, the stack takes
+ * 127.0.0.1 for a martian. So the packet goes out there: `egress` passes it by its tag. */
+static __always_inline int come_in(struct __sk_buff *skb)
+{
+	if (skb->ifindex != LOOPBACK)
+		return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
+	if (!is_tagged(skb))
+		skb->tc_index = TAG_FORWARDED;
+	return bpf_redirect_neigh(LOOPBACK, NULL, 0, 0);
+}
+
+/* Has the packet come in once more, because its flow has moved. */
+static __always_inline int look_again(struct __sk_buff *skb)
+{
+	count(LS_V_REQUEUED);
+	return come_in(skb);
 }
 
 #endif

@@ -7,10 +7,10 @@
 #include <linux/if_packet.h>
 #include <linux/pkt_cls.h>
 #include <stddef.h>
-#include "checksum.h"
 #include "hold.h"
 #include "intercept.h"
-#include "translate.h"
+#include "quote.h"
+#include "rewrite.h"
 
 /* Never read: it brings the types into BTF. */
 const volatile struct ls_rule_types rule_types_for_rust = {};
@@ -65,7 +65,7 @@ static __always_inline int tell_program(struct __sk_buff *skb, const struct ls_r
 
 /* Builds the record for translate() from a rule's target: no side, no state, the same scale on both sides. */
 static __always_inline void record_of(struct ls_record *rec, struct ls_tuple *far, const struct ls_target *t,
-				      const struct segment *s)
+				      const struct segment *seg)
 {
 	__builtin_memset(rec, 0, sizeof(*rec));
 	__builtin_memcpy(far->daddr, t->saddr, sizeof(far->daddr));
@@ -76,7 +76,7 @@ static __always_inline void record_of(struct ls_record *rec, struct ls_tuple *fa
 	rec->ack_off = t->ack_off;
 	rec->tsval_off = t->tsval_off;
 	rec->tsecr_off = t->tsecr_off;
-	rec->ts_high = s->tsval + t->tsval_off;
+	rec->ts_high = seg->tsval + t->tsval_off;
 }
 
 static __always_inline int untranslatable(void)
@@ -85,30 +85,28 @@ static __always_inline int untranslatable(void)
 	return NEXT;
 }
 
-static __noinline int translate_by(struct __sk_buff *skb, const struct ls_target *t, struct scratch *b)
+static __noinline int translate_by(struct __sk_buff *skb, const struct ls_target *t, struct scratch *scratch)
 {
 	struct ls_record rec;
 	struct ls_tuple far;
 	struct edits edits;
-	struct segment s;
-	struct route route;
-	int verdict;
+	struct segment seg;
+	struct route route = {};
 
-	if (!t || !b)
+	if (!t || !scratch)
 		return NEXT;
-	if (parse_segment(skb, &b->in, &s) != SEGMENT)
+	if (parse_segment(skb, &scratch->in, &seg) != SEGMENT)
 		return untranslatable();
 	note(LS_R_TRANSLATED);
-	if (hops_left(&b->in) <= 1)
+	if (hops_left(&scratch->in) <= 1)
 		return drop(LS_V_DROP_TTL);
-	record_of(&rec, &far, t, &s);
-	copy_headers(&b->out, &b->in, s.opt_len);
-	translate(&b->out, &s, &rec, &far, &edits);
-	apply_edits(&b->out, &s, &edits);
-	verdict = look_up_route(skb, &b->out, 1, 0, &route);
-	if (verdict)
-		return drop(verdict);
-	if (write_headers(skb, &b->in, &b->out, s.opt_len))
+	record_of(&rec, &far, t, &seg);
+	copy_headers(&scratch->out, &scratch->in, seg.opt_len);
+	translate(&scratch->out, &seg, &rec, &far, &edits);
+	apply_edits(&scratch->out, &seg, &edits);
+	if (look_up_route(skb, &scratch->out, 1, 0, &route))
+		return drop(route.reason);
+	if (write_headers(skb, &scratch->in, &scratch->out, seg.opt_len))
 		return drop(LS_V_DROP_REWRITE);
 	count(LS_V_FORWARDED);
 	return send_by(skb, &route);
@@ -118,11 +116,6 @@ static __always_inline int ask(struct __sk_buff *skb, const struct ls_rule *r)
 {
 	int lost;
 
-	/* The program has already let the packet in. */
-	if (skb->tc_index == TAG_FORWARDED) {
-		note(LS_R_PASSED);
-		return NEXT;
-	}
 	lost = tell_program(skb, r);
 	if (r->action == LS_A_COPY) {
 		note(lost ? LS_R_COPY_LOST : LS_R_COPIED);
@@ -133,7 +126,7 @@ static __always_inline int ask(struct __sk_buff *skb, const struct ls_rule *r)
 }
 
 static __always_inline int act(struct __sk_buff *skb, const struct tcp_packet *p, const struct ls_rules *set,
-			       const struct ls_rule *r, struct scratch *b)
+			       const struct ls_rule *r, struct scratch *scratch)
 {
 	const struct ls_target *target = &set->target[r->target % LS_TARGETS_MAX];
 
@@ -145,7 +138,7 @@ static __always_inline int act(struct __sk_buff *skb, const struct tcp_packet *p
 		note(intercept(skb, p, target));
 		return NEXT;
 	case LS_A_TRANSLATE:
-		return p->fragment ? untranslatable() : translate_by(skb, target, b);
+		return p->fragment ? untranslatable() : translate_by(skb, target, scratch);
 	case LS_A_ASK:
 	case LS_A_COPY:
 		return ask(skb, r);
@@ -155,32 +148,69 @@ static __always_inline int act(struct __sk_buff *skb, const struct tcp_packet *p
 	}
 }
 
+/* Brings an error about a segment of an intercepted connection to the socket that sent the segment: it is
+ * addressed to the far end in whose name the socket sends. */
+__noinline int follow_error(struct __sk_buff *skb)
+{
+	struct scratch *scratch = get_scratch();
+	struct tcp_packet p = {};
+	struct quote *q;
+	__u32 zero = 0;
+
+	q = bpf_map_lookup_elem(&quotes, &zero);
+	if (!scratch || !q || load_error(skb, &scratch->in, q) || !came_to_sender(&scratch->in, &q->old))
+		return NEXT;
+	answering_tuple(&q->old, &p.tuple);
+	p.family = is_v6(&q->old) ? 6 : 4;
+	if (state_of(skb, &p) && !is_own_address(skb, &p)) {
+		note(LS_R_FOLLOWED);
+		route_to_us(skb);
+	}
+	return NEXT;
+}
+
+/* Returns whether a packet is ICMP or ICMPv6, without extension headers. */
+static __always_inline int is_icmp(struct __sk_buff *skb)
+{
+	__u8 protocol;
+
+	if (skb->vlan_present)
+		return 0;
+	if (skb->protocol == bpf_htons(ETH_P_IP))
+		return !bpf_skb_load_bytes(skb, L3_OFFSET + offsetof(struct iphdr, protocol), &protocol, 1) &&
+		       protocol == IPPROTO_ICMP;
+	return skb->protocol == bpf_htons(ETH_P_IPV6) &&
+	       !bpf_skb_load_bytes(skb, L3_OFFSET + offsetof(struct ipv6hdr, nexthdr), &protocol, 1) &&
+	       protocol == IPPROTO_ICMPV6;
+}
+
 SEC("tc")
 int rules(struct __sk_buff *skb)
 {
-	struct scratch *b = get_scratch();
+	struct scratch *scratch = get_scratch();
 	const struct ls_rules *set;
 	const struct ls_rule *r;
 	struct tcp_packet p;
+	int skipped = 0;
 	enum seen seen;
 
 	/* The stack would discard the packet. */
-	if (!b || skb->pkt_type == PACKET_OTHERHOST)
+	if (!scratch || skb->pkt_type == PACKET_OTHERHOST)
 		return NEXT;
-	seen = see(skb, &b->in, &p);
+	seen = see(skb, &scratch->in, &p);
 	if (seen == NOT_TCP)
-		return NEXT;
+		return is_icmp(skb) ? follow_error(skb) : NEXT;
 	if (seen == CUT_SHORT) {
 		note(LS_R_ODD);
 		return NEXT;
 	}
 	set = current_rules();
-	r = set ? first_match(set, &p, skb->ifindex) : NULL;
+	r = set ? first_match(set, &p, skb->ifindex, skb->tc_index == TAG_FORWARDED, &skipped) : NULL;
 	if (!r) {
-		note(LS_R_UNMATCHED);
+		note(skipped ? LS_R_PASSED : LS_R_UNMATCHED);
 		return NEXT;
 	}
-	return act(skb, &p, set, r, b);
+	return act(skb, &p, set, r, scratch);
 }
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -20,14 +20,14 @@ struct segment {
 	__u32 ts_at;	     /* offset of TSval in the options; 0: there is none */
 	__u32 tsval, tsecr;
 	__u8 flags;
-	__u8 in_place; /* 1: the segment can be x's own, and its fields are noted */
+	__u8 in_place; /* 1: the segment can be the sender's own, and its fields are noted */
 	__u8 whole;    /* 1: no fragment, so its checksum can be verified */
 };
 
 /* Returns the right edge of the window that a segment offers, by its sender's scale. */
-static __always_inline __u32 edge_of(const struct segment *s, __u32 scale)
+static __always_inline __u32 edge_of(const struct segment *seg, __u32 scale)
 {
-	return s->ack + (s->window << scale);
+	return seg->ack + (seg->window << scale);
 }
 
 /* Buffers of a packet, per CPU: two headers are more than the stack holds. No program of ours runs inside
@@ -48,29 +48,29 @@ struct {
 	__uint(max_entries, 1);
 	__type(key, __u32);
 	__type(value, struct scratch);
-} scratch SEC(".maps");
+} scratches SEC(".maps");
 
 static __always_inline struct scratch *get_scratch(void)
 {
 	__u32 zero = 0;
 
-	return bpf_map_lookup_elem(&scratch, &zero);
+	return bpf_map_lookup_elem(&scratches, &zero);
 }
 
 /* Returns the time of records. Reads the clock once in a tick of the kernel's timer: the helper costs as much
  * as a look-up. */
 static __always_inline __u32 ticks(void)
 {
-	struct scratch *b = get_scratch();
+	struct scratch *scratch = get_scratch();
 	__u64 now = bpf_jiffies64();
 
-	if (!b)
+	if (!scratch)
 		return 0;
-	if (b->jiffies != now) {
-		b->jiffies = now;
-		b->ticks = bpf_ktime_get_coarse_ns() >> LS_TICK_SHIFT;
+	if (scratch->jiffies != now) {
+		scratch->jiffies = now;
+		scratch->ticks = bpf_ktime_get_coarse_ns() >> LS_TICK_SHIFT;
 	}
-	return b->ticks;
+	return scratch->ticks;
 }
 
 #endif

@@ -29,7 +29,7 @@ static __always_inline __u32 seq_min(__u32 a, __u32 b)
  * Two CPUs may have a segment of the same flow: a store that goes back would make the next segments of an end
  * look forged. It tries four times: each failed try means that another CPU raised the number.
  */
-static __always_inline void raise(__u32 *field, __u32 to)
+static __always_inline void seq_advance(__u32 *field, __u32 to)
 {
 	for (int i = 0; i < 4; i++) {
 		__u32 now = *(volatile __u32 *)field;
@@ -41,11 +41,11 @@ static __always_inline void raise(__u32 *field, __u32 to)
 
 /* Returns a TSval that does not go back toward a peer: PAWS would discard the segment (RFC 7323 section 5).
  * `high` is the highest one that was sent to the peer, by any sender. */
-static __always_inline __u32 never_back(__u32 *high, __u32 tsval)
+static __always_inline __u32 tsval_advance(__u32 *high, __u32 tsval)
 {
 	if (before(tsval, *high))
 		return *high;
-	raise(high, tsval);
+	seq_advance(high, tsval);
 	return tsval;
 }
 

@@ -3,8 +3,7 @@
 #ifndef LONGSPLICE_SOCKET_H
 #define LONGSPLICE_SOCKET_H
 
-#include <bpf/bpf_helpers.h>
-#include "ip.h"
+#include "headers.h"
 
 static __always_inline struct bpf_sock *look_up_socket(struct __sk_buff *skb, const struct ls_tuple *key)
 {

@@ -6,12 +6,12 @@
 #include "icmp.h"
 
 /* Limits the errors that a CPU sends in a tick of the kernel's timer, 1 to 10 ms. */
-#define MOST_TOLD 4
+#define MOST_ERRORS 4
 
 /* Limits the bytes that are quoted: two headers, and the headers that may stand between. */
 #define MOST_QUOTE 128
 
-struct told {
+struct error_budget {
 	__u64 at; /* jiffies */
 	__u32 n;
 	__u32 unused;
@@ -22,10 +22,10 @@ struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, struct told);
-} told SEC(".maps");
+	__type(value, struct error_budget);
+} error_budgets SEC(".maps");
 
-static __always_inline int may_tell(struct told *t)
+static __always_inline int may_answer(struct error_budget *t)
 {
 	__u64 now = bpf_jiffies64();
 
@@ -33,7 +33,7 @@ static __always_inline int may_tell(struct told *t)
 		t->at = now;
 		t->n = 0;
 	}
-	return t->n++ < MOST_TOLD;
+	return t->n++ < MOST_ERRORS;
 }
 
 /*
@@ -41,7 +41,7 @@ static __always_inline int may_tell(struct told *t)
  * TCP checksum that is left to it (CHECKSUM_PARTIAL): all bytes that it covers then sum up to the complement
  * of the field's present value.
  */
-static __always_inline __u32 quote_sum(struct __sk_buff *skb, const struct headers *h, struct told *t,
+static __always_inline __u32 quote_sum(struct __sk_buff *skb, const struct headers *h, struct error_budget *t,
 				       __u32 len, int partial)
 {
 	__u32 sum;
@@ -104,23 +104,23 @@ static __always_inline void fill_icmp(struct icmp *icmp, const struct headers *n
  */
 __noinline int tell_too_big(struct __sk_buff *skb, struct headers *h, __u32 mtu)
 {
-	struct scratch *b = get_scratch();
+	struct scratch *scratch = get_scratch();
 	__u32 zero = 0, len, room;
-	struct told *t = bpf_map_lookup_elem(&told, &zero);
+	struct error_budget *t = bpf_map_lookup_elem(&error_budgets, &zero);
 	struct icmp icmp;
 	int partial;
 
-	if (!h || !b || !t || !may_tell(t))
+	if (!h || !scratch || !t || !may_answer(t))
 		return TC_ACT_SHOT;
 	len = l4_of(h) + sizeof(struct tcp) - L3_OFFSET;
 	partial = is_left_to_device(skb, tcp_check_at(h));
 	if (len > MOST_QUOTE || bpf_skb_change_tail(skb, L3_OFFSET + len, 0))
 		return TC_ACT_SHOT;
-	answer_headers(&b->out, h, len);
-	fill_icmp(&icmp, &b->out, mtu, quote_sum(skb, h, t, len, partial));
-	room = l4_of(&b->out) - L3_OFFSET + sizeof(icmp);
-	if (bpf_skb_adjust_room(skb, room, BPF_ADJ_ROOM_MAC, 0) || store_ip(skb, &b->out) ||
-	    bpf_skb_store_bytes(skb, l4_of(&b->out), &icmp, sizeof(icmp), BPF_F_RECOMPUTE_CSUM))
+	answer_headers(&scratch->out, h, len);
+	fill_icmp(&icmp, &scratch->out, mtu, quote_sum(skb, h, t, len, partial));
+	room = l4_of(&scratch->out) - L3_OFFSET + sizeof(icmp);
+	if (bpf_skb_adjust_room(skb, room, BPF_ADJ_ROOM_MAC, 0) || store_ip(skb, &scratch->out) ||
+	    bpf_skb_store_bytes(skb, l4_of(&scratch->out), &icmp, sizeof(icmp), BPF_F_RECOMPUTE_CSUM))
 		return TC_ACT_SHOT;
 	count(LS_V_TOO_BIG_TOLD);
 	skb->tc_index = TAG_FORWARDED;
@@ -130,13 +130,13 @@ __noinline int tell_too_big(struct __sk_buff *skb, struct headers *h, __u32 mtu)
 	return bpf_redirect(skb->ifindex, 0);
 }
 
-/* Drops a segment that has no route, with that verdict, and tells its sender if it was too long. An answer to
- * a forged segment would only disturb. */
-static __always_inline int no_way(struct __sk_buff *skb, struct headers *h, const struct segment *s,
-				  int verdict, const struct route *r)
+/* Drops a segment that has no route, and tells its sender if it was too long. An answer to a forged segment
+ * would only disturb. */
+static __always_inline int no_route(struct __sk_buff *skb, struct headers *h, const struct segment *seg,
+				    const struct route *r)
 {
-	count(verdict);
-	if (verdict != LS_V_DROP_TOO_BIG || !s->in_place)
+	count(r->reason);
+	if (r->reason != LS_V_DROP_TOO_BIG || !seg->in_place)
 		return TC_ACT_SHOT;
 	return tell_too_big(skb, h, r->mtu);
 }

@@ -6,45 +6,45 @@
 #ifndef LONGSPLICE_VERIFY_H
 #define LONGSPLICE_VERIFY_H
 
-#include "checksum.h"
+#include "csum.h"
 
 /* Limits the steps: a packet is no longer than the 512 kB of BIG TCP. */
 #define SUM_STEPS 1024
 
 struct summing {
 	void *ctx;
-	__u32 at, left; /* rest of the bytes to sum up */
+	__u32 at, remaining; /* rest of the bytes to sum up */
 	__u32 sum;
 };
 
 /* Adds the next bytes of a packet to the sum. Returns 1 at the end, or if they cannot be read. */
 static long sum_chunk(__u32 n, struct summing *c)
 {
-	struct scratch *b = get_scratch();
-	__u32 len = c->left;
+	struct scratch *scratch = get_scratch();
+	__u32 len = c->remaining;
 
-	if (!b || !len)
+	if (!scratch || !len)
 		return 1;
 	if (len < SUM_CHUNK)
-		__builtin_memset(b->chunk, 0, SUM_CHUNK);
+		__builtin_memset(scratch->chunk, 0, SUM_CHUNK);
 	else
 		len = SUM_CHUNK;
 	barrier_var(len);
-	if (!len || len > SUM_CHUNK || LOAD_BYTES(c->ctx, c->at, b->chunk, len))
+	if (!len || len > SUM_CHUNK || LOAD_BYTES(c->ctx, c->at, scratch->chunk, len))
 		return 1;
-	c->sum = add_sums(c->sum, bpf_csum_diff(NULL, 0, b->chunk, SUM_CHUNK, 0));
+	c->sum = add_sums(c->sum, bpf_csum_diff(NULL, 0, scratch->chunk, SUM_CHUNK, 0));
 	c->at += len;
-	c->left -= len;
+	c->remaining -= len;
 	return 0;
 }
 
 /* Returns whether the checksum within `len` bytes of a packet, and the bytes whose sum is `sum`, is right. */
 static __always_inline int sums_up(void *ctx, __u32 at, __u32 len, __u32 sum)
 {
-	struct summing c = {.ctx = ctx, .at = at, .left = len, .sum = sum};
+	struct summing c = {.ctx = ctx, .at = at, .remaining = len, .sum = sum};
 
 	bpf_loop(SUM_STEPS, sum_chunk, &c, 0);
-	return !c.left && fold(c.sum) == 0xffff;
+	return !c.remaining && fold(c.sum) == 0xffff;
 }
 
 /* Sums up the header of a segment with its options, of which there are at most 40 bytes. */
@@ -58,12 +58,12 @@ static __always_inline __u32 header_sum(struct headers *h, __u32 opt_len)
 }
 
 /* Returns whether the checksum of a segment is right, if no device is to fill it in. */
-static __always_inline int is_sound(void *ctx, struct headers *h, const struct segment *s)
+static __always_inline int is_sound(void *ctx, struct headers *h, const struct segment *seg)
 {
-	__u32 header = sizeof(struct tcp) + s->opt_len;
-	__u32 sum = add_sums(pseudo_sum(h, header + s->len), header_sum(h, s->opt_len));
+	__u32 header = sizeof(struct tcp) + seg->opt_len;
+	__u32 sum = add_sums(pseudo_sum(h, header + seg->len), header_sum(h, seg->opt_len));
 
-	return s->len ? sums_up(ctx, l4_of(h) + header, s->len, sum) : fold(sum) == 0xffff;
+	return seg->len ? sums_up(ctx, l4_of(h) + header, seg->len, sum) : fold(sum) == 0xffff;
 }
 
 #endif

@@ -7,11 +7,9 @@
 #include <linux/if_packet.h>
 #include <linux/pkt_cls.h>
 #include <stddef.h>
-#include "checksum.h"
+#include "admit.h"
+#include "rewrite.h"
 #include "route.h"
-#include "translate.h"
-#include "wake.h"
-#include "walk.h"
 
 #define LOAD_BYTES bpf_xdp_load_bytes
 #include "verify.h"
@@ -60,7 +58,7 @@ static __always_inline enum parsed parse_plain(struct xdp_md *ctx, struct header
 
 /* Loads the headers of a packet that parse_plain() knows. Returns SEGMENT; MALFORMED also if they are not in
  * linear memory. */
-static __always_inline enum parsed load_segment(struct xdp_md *ctx, struct headers *h, struct segment *s)
+static __always_inline enum parsed load_segment(struct xdp_md *ctx, struct headers *h, struct segment *seg)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	int loaded = load_plain(data, end, h);
@@ -68,11 +66,35 @@ static __always_inline enum parsed load_segment(struct xdp_md *ctx, struct heade
 
 	if (loaded < 0 || header < sizeof(struct tcp))
 		return MALFORMED;
-	s->opt_len = header - sizeof(struct tcp);
-	if ((__s32)s->opt_len > loaded &&
-	    bpf_xdp_load_bytes(ctx, l4_of(h) + sizeof(struct tcp), h->opt, s->opt_len))
+	seg->opt_len = header - sizeof(struct tcp);
+	if ((__s32)seg->opt_len > loaded &&
+	    bpf_xdp_load_bytes(ctx, l4_of(h) + sizeof(struct tcp), h->opt, seg->opt_len))
 		return MALFORMED;
-	return read_segment(h, s, ip_length(h), end - data - L3_OFFSET);
+	return read_segment(h, seg, ip_length(h), end - data - L3_OFFSET);
+}
+
+struct net_device___ours {
+	const __u8 *dev_addr;
+} __attribute__((preserve_access_index));
+
+struct xdp_rxq_info___ours {
+	struct net_device___ours *dev;
+} __attribute__((preserve_access_index));
+
+struct xdp_buff___ours {
+	struct xdp_rxq_info___ours *rxq;
+} __attribute__((preserve_access_index));
+
+/* Reads the MAC address of the interface on which a frame came in. Returns 0, or -1 if this kernel does not
+ * tell. */
+static __always_inline int own_address(struct xdp_md *ctx, __u8 *mac)
+{
+	struct xdp_buff___ours *kernel;
+
+	if (!bpf_ksym_exists(bpf_cast_to_kern_ctx))
+		return -1;
+	kernel = bpf_cast_to_kern_ctx(ctx);
+	return bpf_probe_read_kernel(mac, ETH_ALEN, kernel->rxq->dev->dev_addr) ? -1 : 0;
 }
 
 /* Address of the interface on which the last frame came in, on this CPU. */
@@ -92,9 +114,9 @@ struct {
 
 static __always_inline int same_address(const void *a, const void *b)
 {
-	const __u16 *x = a, *y = b;
+	const __u16 *left = a, *right = b;
 
-	return !((x[0] ^ y[0]) | (x[1] ^ y[1]) | (x[2] ^ y[2]));
+	return !((left[0] ^ right[0]) | (left[1] ^ right[1]) | (left[2] ^ right[2]));
 }
 
 /* Returns whether a frame is addressed to its interface. At tc, the kernel marks a frame for another address
@@ -118,28 +140,28 @@ static __always_inline int is_for_us(struct xdp_md *ctx, struct headers *h)
 }
 
 /* Returns whether a segment only needs its route to be decided. */
-static __always_inline int is_usual(const struct ls_record *rec, struct headers *h, const struct segment *s)
+static __always_inline int is_usual(const struct ls_record *rec, struct headers *h, const struct segment *seg)
 {
-	return (s->flags & (TCP_FIN | TCP_SYN | TCP_RST | TCP_URG | TCP_ACK)) == TCP_ACK &&
-	       hops_left(h) > 1 && !(rec->traits & LS_FAR_LOCAL) && !rec->rate && !meets_trap(rec, s);
+	return (seg->flags & (TCP_FIN | TCP_SYN | TCP_RST | TCP_URG | TCP_ACK)) == TCP_ACK &&
+	       hops_left(h) > 1 && !(rec->traits & LS_FAR_LOCAL) && !rec->rate && !meets_trap(rec, seg);
 }
 
 /*
  * Returns whether the TCP checksum is left to a device, or was to be, as on a veth pair: the field has the
  * sum of the pseudo-header. One in 65,536 others looks so by chance, and only takes the longer way.
  */
-static __always_inline int is_unsummed(struct headers *h, const struct segment *s)
+static __always_inline int is_unsummed(struct headers *h, const struct segment *seg)
 {
-	return h->tcp.check == fold(pseudo_sum(h, sizeof(struct tcp) + s->opt_len + s->len));
+	return h->tcp.check == fold(pseudo_sum(h, sizeof(struct tcp) + seg->opt_len + seg->len));
 }
 
 /* Returns whether a segment that would change more of the state than usual ones do was corrupted. (The
  * acknowledgement of a segment with payload is believed: docs/threat-model.md.) */
 static __always_inline int is_doubtful(struct xdp_md *ctx, const struct ls_record *rec, struct headers *h,
-				       const struct segment *s)
+				       const struct segment *seg)
 {
 	return !is_plain_sound(h) ||
-	       ((s->len ? moves_stream(rec, s) : tells_more(rec, s)) && !is_sound(ctx, h, s));
+	       ((seg->len ? moves_stream(rec, seg) : tells_more(rec, seg)) && !is_sound(ctx, h, seg));
 }
 
 /* Writes the headers over those of the packet. Returns 0, or -1 if the packet could not be written. */
@@ -153,12 +175,12 @@ static __always_inline int store(struct xdp_md *ctx, struct headers *h, __u32 op
 }
 
 /* Returns the action that sends the frame of `new`; XDP_PASS if no interface would take it. */
-static __always_inline int way_out(struct xdp_md *ctx, struct headers *new, const struct ls_record *rec)
+static __always_inline int exit_of(struct xdp_md *ctx, struct headers *new, const struct ls_record *rec)
 {
 	struct route route = {};
 	int action;
 
-	if (find_way(ctx, new, ip_length(new), rec, 0, &route) || route.resolve)
+	if (route_of(ctx, new, ip_length(new), rec, 0, &route) || route.resolve)
 		return XDP_PASS;
 	action = bpf_redirect_map(&exits, route.ifindex, XDP_PASS);
 	return action == XDP_REDIRECT && route.ifindex == ctx->ingress_ifindex ? XDP_TX : action;
@@ -167,33 +189,36 @@ static __always_inline int way_out(struct xdp_md *ctx, struct headers *new, cons
 SEC("xdp")
 int fast(struct xdp_md *ctx)
 {
-	struct scratch *b = get_scratch();
+	struct scratch *scratch = get_scratch();
 	struct ls_tuple tuple;
 	struct edits edits;
-	struct segment *s;
-	struct walk w;
+	struct segment *seg;
+	struct flow_ref flow;
+	enum ls_verdict reason;
 	int action;
 
-	if (!b || parse_plain(ctx, &b->in, &tuple) != SEGMENT || !find(&tuple, &w) ||
-	    w.placement != LS_DETACHED)
+	if (!scratch || parse_plain(ctx, &scratch->in, &tuple) != SEGMENT || !find(&tuple, &flow) ||
+	    flow.placement != LS_DETACHED)
 		return XDP_PASS;
-	s = &b->segment;
-	if (load_segment(ctx, &b->in, s) != SEGMENT || !is_usual(w.rec, &b->in, s) || !is_for_us(ctx, &b->in))
+	seg = &scratch->segment;
+	if (load_segment(ctx, &scratch->in, seg) != SEGMENT || !is_usual(flow.rec, &scratch->in, seg) ||
+	    !is_for_us(ctx, &scratch->in))
 		return leave(LS_V_PASSED_XDP);
-	if (is_unsummed(&b->in, s))
+	if (is_unsummed(&scratch->in, seg))
 		return leave(LS_V_CSUM_PARTIAL_XDP);
-	if (is_doubtful(ctx, w.rec, &b->in, s) || admit(&w, s) || !s->in_place)
+	if (is_doubtful(ctx, flow.rec, &scratch->in, seg) || admit(&flow, seg, &reason) != ADMITTED ||
+	    !seg->in_place)
 		return leave(LS_V_PASSED_XDP);
-	copy_headers(&b->out, &b->in, s->opt_len);
-	translate(&b->out, s, w.rec, far_of(&w), &edits);
-	apply_edits(&b->out, s, &edits);
-	action = way_out(ctx, &b->out, w.rec);
+	copy_headers(&scratch->out, &scratch->in, seg->opt_len);
+	translate(&scratch->out, seg, flow.rec, far_of(&flow), &edits);
+	apply_edits(&scratch->out, seg, &edits);
+	action = exit_of(ctx, &scratch->out, flow.rec);
 	if (action == XDP_PASS)
 		return leave(LS_V_PASSED_XDP);
-	mend_checks(&b->in, &b->out, s->opt_len);
-	if (store(ctx, &b->out, s->opt_len))
+	mend_checks(&scratch->in, &scratch->out, seg->opt_len);
+	if (store(ctx, &scratch->out, seg->opt_len))
 		return leave(LS_V_PASSED_XDP);
-	note_translated(w.rec, s);
+	note_translated(flow.rec, seg);
 	count(LS_V_FORWARDED_XDP);
 	return action;
 }

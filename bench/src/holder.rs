@@ -115,7 +115,7 @@ impl Held {
 /// Reads the end of a stream.
 fn end_of(stream: &mut TcpStream) -> Result<()> {
     let read = stream.read(&mut [0]).context("read the end of a connection")?;
-    ensure!(read == 0, "a connection brought a byte that nobody sent");
+    ensure!(read == 0, "a connection brought a byte that was not sent");
     Ok(())
 }
 

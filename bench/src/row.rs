@@ -61,7 +61,7 @@ impl Table {
             Table::Return => "The way back",
             Table::Translation => "The complete translation, and the price of a packet",
             Table::Switch => "The URL-aware switch",
-            Table::Review => "Nothing lost, nobody harmed",
+            Table::Review => "Nothing lost, no peer harmed",
             Table::Middle => "What the middle costs",
         }
     }

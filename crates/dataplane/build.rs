@@ -12,7 +12,9 @@ fn main() {
     println!("cargo::rerun-if-changed={}", bpf.display());
     println!("cargo::rerun-if-env-changed=CLANG");
     let clang = env::var("CLANG").unwrap_or_else(|_| "clang-16".into());
-    for name in ["forward", "move", "sockets", "inject", "rules", "table", "xdp"] {
+    for name in [
+        "flow_ops", "forward", "inject", "inspect", "rules", "table", "xdp",
+    ] {
         SkeletonBuilder::new()
             .source(bpf.join(format!("{name}.bpf.c")))
             .clang(&clang)

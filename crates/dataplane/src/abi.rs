@@ -7,12 +7,12 @@ use longsplice_core::family::mapped;
 use crate::skel::types;
 
 pub(crate) use types::{
-    ls_event, ls_flow, ls_heads, ls_leg, ls_link, ls_meta, ls_move, ls_peek, ls_peeks, ls_record, ls_slot,
-    ls_tuple, ls_wake,
+    ls_buckets, ls_entry, ls_event, ls_flow, ls_inspection, ls_inspections, ls_leg, ls_meta, ls_move,
+    ls_record, ls_slot, ls_tuple, ls_wake,
 };
 
 /// Version of the layout: pinned maps carry it.
-pub const ABI_VERSION: u32 = 7;
+pub const ABI_VERSION: u32 = 8;
 
 /// Marks plain old data that the kernel half reads and writes as bytes.
 ///
@@ -40,15 +40,24 @@ macro_rules! pod {
 }
 pub(crate) use pod;
 pod!(
-    ls_event, ls_flow, ls_link, ls_meta, ls_move, ls_peek, ls_peeks, ls_record, ls_tuple, ls_wake
+    ls_event,
+    ls_flow,
+    ls_entry,
+    ls_meta,
+    ls_move,
+    ls_inspection,
+    ls_inspections,
+    ls_record,
+    ls_tuple,
+    ls_wake
 );
 /// Bytes that each flow takes in the kernel's table, allocated in advance; if the number of flows is no power of two, up
 /// to eight more.
-pub const FLOW_BYTES: usize = size_of::<ls_flow>() + size_of::<ls_heads>();
+pub const FLOW_BYTES: usize = size_of::<ls_flow>() + size_of::<ls_buckets>();
 
 // Assert the sizes that bpf/abi.h asserts: a changed layout must be changed here, too.
 const _: () =
-    assert!(size_of::<ls_flow>() == 240 && size_of::<ls_slot>() == 384 && size_of::<ls_peek>() == 96);
+    assert!(size_of::<ls_flow>() == 240 && size_of::<ls_slot>() == 384 && size_of::<ls_inspection>() == 96);
 
 pub use longsplice_core::{
     family::Family,

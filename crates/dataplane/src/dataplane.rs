@@ -23,24 +23,24 @@ pub use registration::Alone;
 use crate::{
     abi::{Leg, PerSide, Side},
     attach::Programs,
-    births::Births,
     error::Error,
     events::Event,
     flows::Direction,
     forwarding,
     grace::Grace,
     hook::Hook,
+    inspect::{self, Inspection},
     leg::LegState,
     load::{init_meta, load, read_meta, refuse_foreign},
     neighbours::Neighbours,
     options::Options,
-    peek::{self, Peek},
     pins::Pins,
     ring::Ring,
     run::{self, Context, Ran},
     serials::Serials,
     slot::Slot,
     slots::SlotTable,
+    start_times::StartTimes,
     table::Table,
     time, verdicts,
     xdp::{Xdp, XdpError, XdpMode},
@@ -54,9 +54,9 @@ const GRACE_AT_START: Duration = Duration::from_secs(1);
 pub struct Dataplane {
     pins: Pins,
     programs: Programs,
-    peek: OwnedFd,
-    release: OwnedFd,
-    attach: OwnedFd,
+    inspect: OwnedFd,
+    demote: OwnedFd,
+    promote: OwnedFd,
     wake: OwnedFd,
     inject: OwnedFd,
     events: MapHandle,
@@ -67,7 +67,7 @@ pub struct Dataplane {
     slots: Arc<SlotTable>,
     max_flows: u32,
     serials: Mutex<Serials>,
-    births: Mutex<Births>,
+    start_times: Mutex<StartTimes>,
     records: AtomicU32,
     xdp: Xdp,
 }
@@ -93,15 +93,15 @@ impl Dataplane {
         let plane = Dataplane {
             pins,
             programs: loaded.programs,
-            peek: loaded.peek,
-            release: loaded.release,
-            attach: loaded.attach,
+            inspect: loaded.inspect,
+            demote: loaded.demote,
+            promote: loaded.promote,
             wake: loaded.wake,
             inject: loaded.inject,
             events: loaded.events,
             max_flows: meta.max_flows,
             flows: Table::new(
-                [loaded.flows, loaded.heads],
+                [loaded.flows, loaded.buckets],
                 loaded.table,
                 loaded.adopted,
                 grace.clone(),
@@ -112,7 +112,7 @@ impl Dataplane {
             meta: loaded.meta,
             slots,
             serials: Mutex::new(Serials::new(meta.next_serial)),
-            births: Mutex::new(Births::new(time::now())),
+            start_times: Mutex::new(StartTimes::new(time::now())),
             records: AtomicU32::new(0),
             xdp: Xdp::default(),
         };
@@ -201,13 +201,13 @@ impl Dataplane {
     }
 
     /// Returns the state of the connection in the socket of a leg.
-    pub fn peek(&self, leg: Leg) -> io::Result<Peek> {
-        peek::peek(self.peek.as_fd(), leg)
+    pub fn inspect(&self, leg: Leg) -> io::Result<Inspection> {
+        inspect::inspect(self.inspect.as_fd(), leg)
     }
 
     /// Returns the states of two legs' connections at once.
-    pub fn peek_both(&self, legs: PerSide<Leg>) -> io::Result<PerSide<Peek>> {
-        peek::both(self.peek.as_fd(), legs)
+    pub fn inspect_both(&self, legs: PerSide<Leg>) -> io::Result<PerSide<Inspection>> {
+        inspect::both(self.inspect.as_fd(), legs)
     }
 
     /// Returns a free slot for a flow that comes back, or `None`.
@@ -245,10 +245,10 @@ impl Dataplane {
 
     /// Returns the present state of both directions of the flow in a slot.
     pub fn directions(&self, slot: &Slot, legs: PerSide<Leg>) -> PerSide<Direction> {
-        let (births, now) = (self.births.lock(), time::now());
+        let (start_times, now) = (self.start_times.lock(), time::now());
         PerSide::from_fn(|side| {
             let (leg, far) = (legs[side], legs[side.other()]);
-            Direction::new(side, leg, far, &slot.leg(side).rec, &births, now)
+            Direction::new(side, leg, far, &slot.leg(side).rec, &start_times, now)
         })
     }
 
@@ -286,14 +286,14 @@ impl Dataplane {
     /// Returns the direction whose segments arrive on this leg, if its flow lives.
     pub fn direction(&self, leg: Leg) -> Option<Direction> {
         let (flow, side) = self.flows.find(leg)?;
-        Direction::of_flow(&flow, &self.births.lock(), time::now())[side]
+        Direction::of_flow(&flow, &self.start_times.lock(), time::now())[side]
     }
 
     /// Returns both directions of the flow that has a leg, at one moment.
     pub fn both_directions(&self, leg: Leg) -> PerSide<Option<Direction>> {
         let found = self.flows.find(leg);
         found.map_or(PerSide::both(None), |(flow, _)| {
-            Direction::of_flow(&flow, &self.births.lock(), time::now())
+            Direction::of_flow(&flow, &self.start_times.lock(), time::now())
         })
     }
 
@@ -304,13 +304,13 @@ impl Dataplane {
 
     /// Calls `each` for every flow, with both directions at one moment.
     pub fn scan_flows(&self, mut each: impl FnMut(PerSide<Option<Direction>>)) -> io::Result<()> {
-        let (births, now) = (self.births.lock().clone(), time::now());
+        let (start_times, now) = (self.start_times.lock().clone(), time::now());
         let look = {
             let mut serials = self.serials.lock();
             serials.wants_look().then(|| serials.begin_look())
         };
         self.flows.scan(|flow| {
-            let directions = Direction::of_flow(flow, &births, now);
+            let directions = Direction::of_flow(flow, &start_times, now);
             if look.is_some() {
                 let mut serials = self.serials.lock();
                 directions.iter().flatten().for_each(|d| serials.note(d.serial));
@@ -328,7 +328,7 @@ impl Dataplane {
     pub fn find_flow(&self, serial: u32) -> io::Result<PerSide<Option<Direction>>> {
         let found = self.flows.find_serial(serial)?;
         Ok(found.map_or(PerSide::both(None), |flow| {
-            Direction::of_flow(&flow, &self.births.lock(), time::now())
+            Direction::of_flow(&flow, &self.start_times.lock(), time::now())
         }))
     }
 

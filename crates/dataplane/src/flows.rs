@@ -6,8 +6,8 @@ use longsplice_core::seq::{Offset, Seq};
 
 use crate::{
     abi::{Leg, PerSide, Side, ls_flow, ls_record},
-    births::Births,
     skel::types::{ls_placement, ls_seen, ls_trait},
+    start_times::StartTimes,
     time::TICK,
 };
 
@@ -48,7 +48,14 @@ pub struct Direction {
 
 impl Direction {
     /// Reads the direction of a side. `leg` is the one to its peer, `far` the other one.
-    pub(crate) fn new(side: Side, leg: Leg, far: Leg, r: &ls_record, births: &Births, now: u32) -> Direction {
+    pub(crate) fn new(
+        side: Side,
+        leg: Leg,
+        far: Leg,
+        r: &ls_record,
+        start_times: &StartTimes,
+        now: u32,
+    ) -> Direction {
         let since = |tick: u32| TICK * now.saturating_sub(tick);
         let fin = has(r.seen, ls_seen::LS_SEEN_FIN.0);
         let (end, seq_off) = (Seq::new(r.rx_end), Offset::new(r.seq_off));
@@ -66,19 +73,19 @@ impl Direction {
             bytes: u64::from(r.bytes_high) << 32 | u64::from(r.bytes_low),
             seq_off,
             identity: is_identity(leg, far, r),
-            age: since(births.of(r.serial)),
+            age: since(start_times.of(r.serial)),
             idle: since(r.last_seen),
         }
     }
 
     /// Returns the directions of an element of the table; none for legs that stand alone.
-    pub(crate) fn of_flow(flow: &ls_flow, births: &Births, now: u32) -> PerSide<Option<Direction>> {
+    pub(crate) fn of_flow(flow: &ls_flow, start_times: &StartTimes, now: u32) -> PerSide<Option<Direction>> {
         let legs = PerSide::from_fn(|side| Leg::from_tuple(&flow.from[side].key));
         PerSide::from_fn(|side| {
             let rec = &flow.from[side].rec;
             let is_one = placement(rec) != ls_placement::LS_NONE && !is_alone(rec);
             let (leg, far) = (legs[side], legs[side.other()]);
-            is_one.then(|| Direction::new(side, leg, far, rec, births, now))
+            is_one.then(|| Direction::new(side, leg, far, rec, start_times, now))
         })
     }
 }

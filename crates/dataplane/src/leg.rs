@@ -7,9 +7,9 @@ use longsplice_core::{
 
 use crate::{
     abi::{Leg, Mapping, Side, ls_leg, ls_record},
-    peek::Peek,
-    skel::types::{ls_owed, ls_placement, ls_seen, ls_trait},
-    will::Will,
+    inspect::Inspection,
+    skel::types::{ls_bypassed, ls_placement, ls_seen, ls_trait},
+    successor::SuccessorPlan,
 };
 
 /// Interface index of the loopback, in every namespace: routes to our own addresses lead there.
@@ -33,7 +33,7 @@ pub struct LegStart {
     /// True if the peer has sent its FIN, and it was passed on.
     pub ended: bool,
     /// State of the socket, in the numbers of the wire.
-    pub peek: Peek,
+    pub inspection: Inspection,
     /// Offset of the socket's own numbers.
     pub mapping: Mapping,
     /// True if the leg stands alone in the kernel half's table.
@@ -86,12 +86,12 @@ pub struct LegState {
     pub acked: Seq,
     /// Highest acknowledgement of the local socket itself.
     pub loc_ack: Seq,
-    /// Number at which the local socket went on after a wake, if `owed`.
+    /// Number at which the local socket went on after a wake, if bytes `bypassed` it.
     pub base: Seq,
     /// True if bytes below `base` were forwarded.
-    pub owed: bool,
+    pub bypassed: bool,
     /// True if a FIN at `base` was forwarded that the local socket has not seen.
-    pub owed_fin: bool,
+    pub bypassed_fin: bool,
     /// Offset of the local socket's numbers from those on the wire.
     pub mapping: Mapping,
     /// Scale of the window field that the peer sends.
@@ -111,7 +111,7 @@ pub struct LegState {
     /// Trap of the peer's stream, if there is one: see [`crate::Slot::set_trap`].
     pub trap: Option<Seq>,
     /// Action of a later process at the trap.
-    pub will: Will,
+    pub successor: SuccessorPlan,
     /// Rate limit of the peer's payload.
     pub rate: Option<Rate>,
     /// Time at which the limit has allowed all that passed, by [`crate::monotonic`].
@@ -146,8 +146,8 @@ impl LegState {
             acked: Seq::new(l.loc_acked),
             loc_ack: Seq::new(l.loc_ack),
             base: Seq::new(l.base),
-            owed: l.owed & ls_owed::LS_OWED.0 != 0,
-            owed_fin: l.owed & ls_owed::LS_OWED_FIN.0 != 0,
+            bypassed: l.bypassed & ls_bypassed::LS_BYPASSED.0 != 0,
+            bypassed_fin: l.bypassed & ls_bypassed::LS_BYPASSED_FIN.0 != 0,
             mapping: Mapping {
                 seq: Offset::new(l.adj_seq),
                 ack: Offset::new(l.adj_ack),
@@ -161,9 +161,9 @@ impl LegState {
             reset: seen(ls_seen::LS_SEEN_RST),
             trap: (u32::from(l.rec.placement) & ls_placement::LS_ARMED.0 != 0)
                 .then_some(Seq::new(l.rec.trap)),
-            will: Will::from_raw(l.rec.will),
+            successor: SuccessorPlan::from_raw(l.rec.successor),
             rate: Rate::new(l.rec.rate.into()).map(|rate| rate.with_burst(l.rec.burst)),
-            paid: l.rec.paid_until,
+            paid: l.rec.tat,
         }
     }
 }
@@ -182,13 +182,13 @@ pub(crate) fn start_leg(
         (side == Side::Server, ls_trait::LS_SIDE_SERVER),
         (ts, ls_trait::LS_TIMESTAMPS),
         (x.blank_sack, ls_trait::LS_BLANK_SACK),
-        (o.peek.ifindex == LOOPBACK, ls_trait::LS_FAR_LOCAL),
+        (o.inspection.ifindex == LOOPBACK, ls_trait::LS_FAR_LOCAL),
         (x.sack, ls_trait::LS_SACK),
         (x.ecn, ls_trait::LS_ECN),
     ] {
         traits |= if on { flag.0 as u8 } else { 0 };
     }
-    let p = &x.peek;
+    let p = &x.inspection;
     ls_leg {
         rec: ls_record {
             seq_off: x.seq_off.raw(),
@@ -221,7 +221,7 @@ pub(crate) fn start_leg(
         tx_edge: p.offered_edge.raw(),
         adj_seq: x.mapping.seq.raw(),
         adj_ack: x.mapping.ack.raw(),
-        read_to: (p.rcv_nxt - 1).raw(),
+        delivered: (p.rcv_nxt - 1).raw(),
         ..Default::default()
     }
 }

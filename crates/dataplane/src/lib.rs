@@ -3,7 +3,6 @@
 
 mod abi;
 mod attach;
-mod births;
 mod clsact;
 mod dataplane;
 mod error;
@@ -12,13 +11,14 @@ mod flows;
 mod forwarding;
 mod grace;
 mod hook;
+mod inspect;
 mod leg;
 mod load;
 mod mode;
 mod neighbours;
 mod options;
-mod peek;
 mod pins;
+mod retry_load;
 mod ring;
 pub mod rules;
 mod run;
@@ -36,14 +36,14 @@ mod skel {
     mod inject {
         include!(concat!(env!("OUT_DIR"), "/inject.skel.rs"));
     }
-    mod r#move {
-        include!(concat!(env!("OUT_DIR"), "/move.skel.rs"));
+    mod flow_ops {
+        include!(concat!(env!("OUT_DIR"), "/flow_ops.skel.rs"));
     }
     mod rules {
         include!(concat!(env!("OUT_DIR"), "/rules.skel.rs"));
     }
-    mod sockets {
-        include!(concat!(env!("OUT_DIR"), "/sockets.skel.rs"));
+    mod inspect {
+        include!(concat!(env!("OUT_DIR"), "/inspect.skel.rs"));
     }
     mod table {
         include!(concat!(env!("OUT_DIR"), "/table.skel.rs"));
@@ -51,21 +51,21 @@ mod skel {
     mod xdp {
         include!(concat!(env!("OUT_DIR"), "/xdp.skel.rs"));
     }
+    pub(crate) use flow_ops::{FlowOpsSkelBuilder, types};
     pub(crate) use inject::InjectSkelBuilder;
-    pub(crate) use r#move::{MoveSkelBuilder, types};
+    pub(crate) use inspect::{InspectSkelBuilder, types::__sk_buff};
     pub(crate) use rules::{RulesSkelBuilder, types as rule_types};
-    pub(crate) use sockets::{SocketsSkelBuilder, types::__sk_buff};
     pub(crate) use table::TableSkelBuilder;
     pub(crate) use xdp::{XdpSkelBuilder, types::xdp_md};
 }
 mod slot;
 mod slots;
+mod start_times;
+mod successor;
 mod table;
 mod time;
-mod undisturbed;
 mod verdicts;
 mod view;
-mod will;
 mod xdp;
 
 pub use abi::{ABI_VERSION, FLOW_BYTES, Family, Leg, Mapping, Offset, PerSide, Seq, Side};
@@ -74,13 +74,13 @@ pub use error::Error;
 pub use events::{Event, EventKind};
 pub use flows::Direction;
 pub use hook::Hook;
+pub use inspect::Inspection;
 pub use leg::{LegStart, LegState};
 pub use mode::Mode;
 pub use options::Options;
-pub use peek::Peek;
 pub use ring::Ring;
 pub use run::{Context, Ran};
 pub use slot::{Slot, Sockets};
+pub use successor::{SuccessorAction, SuccessorPlan};
 pub use time::monotonic;
-pub use will::{Successor, Will};
 pub use xdp::{ParseXdpModeError, XdpError, XdpMode};

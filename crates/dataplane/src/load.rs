@@ -20,15 +20,15 @@ use crate::{
     forwarding,
     options::Options,
     pins::{self, Pins},
-    skel::{ForwardSkelBuilder, InjectSkelBuilder, MoveSkelBuilder, SocketsSkelBuilder, TableSkelBuilder},
-    undisturbed::undisturbed,
+    retry_load::retry_load,
+    skel::{FlowOpsSkelBuilder, ForwardSkelBuilder, InjectSkelBuilder, InspectSkelBuilder, TableSkelBuilder},
 };
 
 /// Equals LS_HASH_KEYS of bpf/abi.h.
 const HASH_KEYS: usize = 10;
 
-/// Number of heads that one system call returns.
-const HEADS_BATCH: u32 = 16_384;
+/// Number of elements of the map `buckets` that one system call returns.
+const BUCKETS_BATCH: u32 = 16_384;
 
 /// Key of the only element of the map `meta`.
 pub(crate) const META_KEY: [u8; 4] = [0; 4];
@@ -36,15 +36,15 @@ pub(crate) const META_KEY: [u8; 4] = [0; 4];
 /// Holds the programs and maps that were loaded, or taken over from a predecessor.
 pub(crate) struct Loaded {
     pub(crate) programs: Programs,
-    pub(crate) peek: OwnedFd,
-    pub(crate) release: OwnedFd,
-    pub(crate) attach: OwnedFd,
+    pub(crate) inspect: OwnedFd,
+    pub(crate) demote: OwnedFd,
+    pub(crate) promote: OwnedFd,
     pub(crate) wake: OwnedFd,
     pub(crate) inject: OwnedFd,
     pub(crate) events: MapHandle,
     pub(crate) flows: MapHandle,
-    pub(crate) heads: MapHandle,
-    /// Programs `link`, `unlink` and `seek`.
+    pub(crate) buckets: MapHandle,
+    /// Programs `insert`, `remove` and `lookup`.
     pub(crate) table: [OwnedFd; 3],
     pub(crate) hash_keys: [u32; HASH_KEYS],
     /// True if the maps are a predecessor's.
@@ -54,16 +54,16 @@ pub(crate) struct Loaded {
     pub(crate) meta: MapHandle,
 }
 
-/// Sets a program's constants for the table's hash: the number of heads, and the keys.
+/// Sets a program's constants for the table's hash: the number of elements of the map `buckets`, and the keys.
 macro_rules! set_hash {
-    ($open:expr, $heads:expr, $keys:expr) => {{
+    ($open:expr, $buckets:expr, $keys:expr) => {{
         let constants = $open.maps.rodata_data.as_mut();
         let constants = constants.ok_or_else(|| $crate::error::Error::System {
             what: "a program has no constants".into(),
             source: std::io::ErrorKind::InvalidData.into(),
         })?;
-        // Each head has two chains.
-        (constants.table_mask, constants.table_keys) = (2 * $heads - 1, $keys);
+        // Each element has two buckets.
+        (constants.table_mask, constants.table_keys) = (2 * $buckets - 1, $keys);
     }};
 }
 pub(crate) use set_hash;
@@ -74,7 +74,7 @@ macro_rules! all_maps {
         let maps = &mut $open.maps;
         [
             ("flows", &mut maps.flows),
-            ("heads", &mut maps.heads),
+            ("buckets", &mut maps.buckets),
             ("slots", &mut maps.slots),
             ("verdicts", &mut maps.verdicts),
             ("meta", &mut maps.meta),
@@ -89,7 +89,7 @@ impl Loaded {
     fn hold_maps(&self, pins: &Pins) -> Result<(), Error> {
         for (name, map) in [
             ("flows", &self.flows),
-            ("heads", &self.heads),
+            ("buckets", &self.buckets),
             ("slots", &self.slots),
             ("verdicts", &self.verdicts),
             ("meta", &self.meta),
@@ -108,20 +108,20 @@ impl Loaded {
 /// Loads the programs with their maps, a predecessor's if there are any.
 pub(crate) fn load(pins: &Pins, options: &Options) -> Result<Loaded, Error> {
     let adopted = pins.map("flows").exists();
-    let (heads, hash_keys) = hashing(pins, options)?;
-    let forward = undisturbed(|| load_forward(pins, options, heads, hash_keys))?;
-    let [release, attach, wake] = undisturbed(|| load_moves(pins, heads, hash_keys))?;
+    let (buckets, hash_keys) = hashing(pins, options)?;
+    let forward = retry_load(|| load_forward(pins, options, buckets, hash_keys))?;
+    let [demote, promote, wake] = retry_load(|| load_moves(pins, buckets, hash_keys))?;
     let loaded = Loaded {
         programs: forward.programs,
-        peek: undisturbed(load_peek)?,
-        release,
-        attach,
+        inspect: retry_load(load_inspect)?,
+        demote,
+        promote,
         wake,
-        inject: undisturbed(load_inject)?,
+        inject: retry_load(load_inject)?,
         events: forward.events,
         flows: forward.flows,
-        heads: forward.heads,
-        table: undisturbed(|| load_table(pins, heads, hash_keys))?,
+        buckets: forward.buckets,
+        table: retry_load(|| load_table(pins, buckets, hash_keys))?,
         hash_keys,
         adopted,
         slots: forward.slots,
@@ -137,7 +137,7 @@ struct Forward {
     programs: Programs,
     events: MapHandle,
     flows: MapHandle,
-    heads: MapHandle,
+    buckets: MapHandle,
     slots: MapHandle,
     verdicts: MapHandle,
     meta: MapHandle,
@@ -146,7 +146,7 @@ struct Forward {
 fn load_forward(
     pins: &Pins,
     options: &Options,
-    heads: u32,
+    buckets: u32,
     hash_keys: [u32; HASH_KEYS],
 ) -> Result<Forward, Error> {
     let bpf = |what: &'static str| move |e: libbpf_rs::Error| Error::from_bpf(what, &e);
@@ -159,7 +159,7 @@ fn load_forward(
         .flows
         .set_max_entries(options.elements())
         .map_err(size)?;
-    open.maps.heads.set_max_entries(heads).map_err(size)?;
+    open.maps.buckets.set_max_entries(buckets).map_err(size)?;
     open.maps
         .slots
         .set_max_entries(options.max_slots)
@@ -167,7 +167,7 @@ fn load_forward(
     for (name, map) in all_maps!(open) {
         adopt_or_pin(map, &pins.map(name)).map_err(bpf("cannot use the pinned maps"))?;
     }
-    set_hash!(open, heads, hash_keys);
+    set_hash!(open, buckets, hash_keys);
     let forward = open
         .load()
         .map_err(|e| Error::from_load("cannot load the forwarding programs", &e))?;
@@ -179,7 +179,7 @@ fn load_forward(
         },
         events: map(&forward.maps.events)?,
         flows: map(&forward.maps.flows)?,
-        heads: map(&forward.maps.heads)?,
+        buckets: map(&forward.maps.buckets)?,
         slots: map(&forward.maps.slots)?,
         verdicts: map(&forward.maps.verdicts)?,
         meta: map(&forward.maps.meta)?,
@@ -197,48 +197,48 @@ fn load_inject() -> Result<OwnedFd, Error> {
     hold(&inject.progs.inject)
 }
 
-fn load_peek() -> Result<OwnedFd, Error> {
+fn load_inspect() -> Result<OwnedFd, Error> {
     let mut object = MaybeUninit::uninit();
-    let open = SocketsSkelBuilder::default()
+    let open = InspectSkelBuilder::default()
         .open(&mut object)
         .map_err(|e| Error::from_bpf("cannot open the programs", &e))?;
     let sockets = open
         .load()
-        .map_err(|e| Error::from_load("cannot load the peek program", &e))?;
-    hold(&sockets.progs.peek)
+        .map_err(|e| Error::from_load("cannot load the inspect program", &e))?;
+    hold(&sockets.progs.inspect)
 }
 
-/// Loads `release`, `attach` and `wake`.
-fn load_moves(pins: &Pins, heads: u32, hash_keys: [u32; HASH_KEYS]) -> Result<[OwnedFd; 3], Error> {
+/// Loads `demote`, `promote` and `wake`.
+fn load_moves(pins: &Pins, buckets: u32, hash_keys: [u32; HASH_KEYS]) -> Result<[OwnedFd; 3], Error> {
     let mut object = MaybeUninit::uninit();
-    let mut open = MoveSkelBuilder::default()
+    let mut open = FlowOpsSkelBuilder::default()
         .open(&mut object)
         .map_err(|e| Error::from_bpf("cannot open the programs", &e))?;
-    set_hash!(open, heads, hash_keys);
+    set_hash!(open, buckets, hash_keys);
     share(pins, all_maps!(open))?;
     let moves = open
         .load()
         .map_err(|e| Error::from_load("cannot load the programs that move flows", &e))?;
     Ok([
-        hold(&moves.progs.release)?,
-        hold(&moves.progs.attach)?,
+        hold(&moves.progs.demote)?,
+        hold(&moves.progs.promote)?,
         hold(&moves.progs.wake)?,
     ])
 }
 
-/// Loads `link`, `unlink` and `seek` for a pinned table with so many heads and these keys.
+/// Loads `insert`, `remove` and `lookup` for a pinned table with so many elements in the map `buckets` and these keys.
 pub(crate) fn load_table(
     pins: &Pins,
-    heads: u32,
+    buckets: u32,
     hash_keys: [u32; HASH_KEYS],
 ) -> Result<[OwnedFd; 3], Error> {
     let mut object = MaybeUninit::uninit();
     let mut open = TableSkelBuilder::default()
         .open(&mut object)
         .map_err(|e| Error::from_bpf("cannot open the programs", &e))?;
-    set_hash!(open, heads, hash_keys);
+    set_hash!(open, buckets, hash_keys);
     let maps = &mut open.maps;
-    share(pins, [("flows", &mut maps.flows), ("heads", &mut maps.heads)])?;
+    share(pins, [("flows", &mut maps.flows), ("buckets", &mut maps.buckets)])?;
     // A header that we include declares them; the programs do not use them.
     for unused in [
         &mut maps.slots,
@@ -254,9 +254,9 @@ pub(crate) fn load_table(
         .load()
         .map_err(|e| Error::from_load("cannot load the programs of the table", &e))?;
     Ok([
-        hold(&table.progs.link)?,
-        hold(&table.progs.unlink)?,
-        hold(&table.progs.seek)?,
+        hold(&table.progs.insert)?,
+        hold(&table.progs.remove)?,
+        hold(&table.progs.lookup)?,
     ])
 }
 
@@ -272,7 +272,7 @@ pub(crate) fn share<const N: usize>(
     Ok(())
 }
 
-/// Returns the number of heads of the pinned table, and the keys of its hash; `None` if its process has not made them
+/// Returns the number of elements of the pinned map `buckets`, and the keys of its hash; `None` if its process has not made them
 /// yet.
 pub(crate) fn pinned_hashing(pins: &Pins) -> Result<(Option<u32>, Option<[u32; HASH_KEYS]>), Error> {
     let pinned = |name: &str| {
@@ -284,17 +284,17 @@ pub(crate) fn pinned_hashing(pins: &Pins) -> Result<(Option<u32>, Option<[u32; H
             })
             .transpose()
     };
-    let heads = pinned("heads")?.map(|map| map.max_entries());
+    let buckets = pinned("buckets")?.map(|map| map.max_entries());
     let meta = pinned("meta")?.map(|map| read_meta(&map)).transpose()?;
-    Ok((heads, meta.filter(|m| m.version != 0).map(|m| m.hash_keys)))
+    Ok((buckets, meta.filter(|m| m.version != 0).map(|m| m.hash_keys)))
 }
 
-/// Returns the number of heads and the keys for a process that starts: a predecessor's, or new ones.
+/// Returns the number of elements of the map `buckets` and the keys for a process that starts: a predecessor's, or new ones.
 fn hashing(pins: &Pins, options: &Options) -> Result<(u32, [u32; HASH_KEYS]), Error> {
-    let (heads, keys) = pinned_hashing(pins)?;
-    let heads = heads.unwrap_or_else(|| options.heads());
+    let (buckets, keys) = pinned_hashing(pins)?;
+    let buckets = buckets.unwrap_or_else(|| options.buckets());
     if let Some(keys) = keys {
-        return Ok((heads, keys));
+        return Ok((buckets, keys));
     }
     let mut bytes = [0; 4 * HASH_KEYS];
     File::open("/dev/urandom")
@@ -304,7 +304,7 @@ fn hashing(pins: &Pins, options: &Options) -> Result<(u32, [u32; HASH_KEYS]), Er
     for (key, bytes) in keys.iter_mut().zip(bytes.chunks_exact(4)) {
         *key = u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
     }
-    Ok((heads, keys))
+    Ok((buckets, keys))
 }
 
 /// Returns a descriptor of a loaded program that outlives its skeleton.
@@ -367,14 +367,15 @@ pub(crate) fn refuse_foreign(pins: &Pins, options: &Options) -> Result<(), Error
     Ok(())
 }
 
-/// Returns true if a predecessor's table has a flow, in any layout. Up to ABI version 4 it had no heads.
+/// Returns true if a predecessor's table has a flow, in any layout. Up to ABI version 7 the map of buckets had the name
+/// `heads`, and up to version 4 there was none.
 fn has_flows(pins: &Pins) -> bool {
     let open = |name| MapHandle::from_pinned_path(pins.map(name));
-    let Ok(heads) = open("heads") else {
+    let Ok(buckets) = open("buckets").or_else(|_| open("heads")) else {
         return open("flows").is_ok_and(|m| m.keys().next().is_some());
     };
-    let all = heads.lookup_batch(HEADS_BATCH, MapFlags::ANY, MapFlags::ANY);
-    all.is_ok_and(|mut all| all.any(|(_, head)| head.iter().any(|&byte| byte != 0)))
+    let all = buckets.lookup_batch(BUCKETS_BATCH, MapFlags::ANY, MapFlags::ANY);
+    all.is_ok_and(|mut all| all.any(|(_, bucket)| bucket.iter().any(|&byte| byte != 0)))
 }
 
 pub(crate) fn init_meta(

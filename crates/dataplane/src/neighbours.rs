@@ -16,7 +16,7 @@ use crate::{
     error::Error,
     load::{load_table, pinned_hashing, read_meta},
     pins::{self, Pins},
-    undisturbed::undisturbed,
+    retry_load::retry_load,
     view::View,
 };
 
@@ -106,12 +106,12 @@ fn open(pins: &Pins) -> Result<Asked, Error> {
             .map_err(|e| Error::from_bpf(format!("cannot open {}", path.display()), &e))
     };
     let meta = read_meta(&map("meta")?)?;
-    let (Some(heads), Some(keys)) = pinned_hashing(pins)? else {
+    let (Some(buckets), Some(keys)) = pinned_hashing(pins)? else {
         return Ok(Asked::Later);
     };
     if meta.version != ABI_VERSION || meta.netns != pins::network_namespace()? {
         return Ok(Asked::Now(None));
     }
-    let [_, _, seek] = undisturbed(|| load_table(pins, heads, keys))?;
-    Ok(Asked::Now(Some(View::new(map("flows")?, seek))))
+    let [_, _, lookup] = retry_load(|| load_table(pins, buckets, keys))?;
+    Ok(Asked::Now(Some(View::new(map("flows")?, lookup))))
 }

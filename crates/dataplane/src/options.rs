@@ -18,8 +18,8 @@ impl Options {
         self.max_flows + self.max_slots
     }
 
-    /// Returns the number of heads of the table.
-    pub(crate) fn heads(&self) -> u32 {
+    /// Returns the number of elements of the map `buckets`: each has two buckets.
+    pub(crate) fn buckets(&self) -> u32 {
         self.max_flows.max(self.max_slots).next_power_of_two()
     }
 }

@@ -12,11 +12,11 @@ use longsplice_core::{
 
 use crate::{
     abi::{Leg, Mapping, PerSide, Side, ls_leg, ls_slot},
+    inspect::Inspection,
     mode::Mode,
-    peek::Peek,
-    skel::types::{ls_owed, ls_placement, ls_seen, ls_slot_flag},
+    skel::types::{ls_bypassed, ls_placement, ls_seen, ls_slot_flag},
     slots::SlotTable,
-    will::Will,
+    successor::SuccessorPlan,
 };
 
 /// Returns a field of a slot, for atomic accesses.
@@ -94,8 +94,8 @@ impl Slot {
     }
 
     /// Changes the mode if it is `from`, and returns true if it was. This is a full barrier: afterwards this process
-    /// reads of the legs all that the kernel half wrote before it saw the new mode (bpf/seq.h, `raise`).
-    pub fn switch(&self, from: Mode, to: Mode) -> bool {
+    /// reads of the legs all that the kernel half wrote before it saw the new mode (bpf/seq.h, `seq_advance`).
+    pub fn transition(&self, from: Mode, to: Mode) -> bool {
         let mode = field!(self, mode);
         let done = self.mode() == from
             && mode
@@ -163,26 +163,26 @@ impl Slot {
     }
 
     /// Sets the action of a later process at a side's trap, if this one is gone by then. Set it before the trap is armed.
-    pub fn set_will(&self, side: Side, will: Will) {
-        leg_field!(self, side, rec.will).store(will.raw(), Ordering::SeqCst);
+    pub fn set_successor(&self, side: Side, plan: SuccessorPlan) {
+        leg_field!(self, side, rec.successor).store(plan.raw(), Ordering::SeqCst);
     }
 
     /// Limits the rate of a side's peer from now on ([`Rate`]); `paid` is a time of [`crate::monotonic`]: that at which
     /// the limit has allowed all that passed. `None`: no limit.
     pub fn set_rate(&self, side: Side, rate: Option<Rate>, paid: u64) {
-        leg_field!(self, side, rec.paid_until as AtomicU64).store(paid, Ordering::SeqCst);
+        leg_field!(self, side, rec.tat as AtomicU64).store(paid, Ordering::SeqCst);
         leg_field!(self, side, rec.burst).store(rate.map_or(0, Rate::burst), Ordering::SeqCst);
         leg_field!(self, side, rec.rate).store(rate.map_or(0, Rate::per_second), Ordering::SeqCst);
     }
 
     /// Returns the time at which the limit has allowed all that passed of a side.
     pub fn paid(&self, side: Side) -> u64 {
-        leg_field!(self, side, rec.paid_until as AtomicU64).load(Ordering::SeqCst)
+        leg_field!(self, side, rec.tat as AtomicU64).load(Ordering::SeqCst)
     }
 
     /// Charges bytes of a side that this process has passed on, beside those that the kernel half passes.
     pub fn charge(&self, side: Side, rate: Rate, now: u64, bytes: u64) {
-        let paid = leg_field!(self, side, rec.paid_until as AtomicU64);
+        let paid = leg_field!(self, side, rec.tat as AtomicU64);
         // It cannot fail: the closure always returns a value.
         let _ = paid.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |paid| {
             Some(rate.charge(paid, now, bytes))
@@ -191,8 +191,8 @@ impl Slot {
 
     /// Promises in mode Drain that all bytes up to `cut` that the local socket of a side had received were read and
     /// passed on, and that none of them waits to be sent. (A number other than the cut promises nothing.)
-    pub fn set_read_to(&self, side: Side, cut: Seq) {
-        leg_field!(self, side, read_to).store(cut.raw(), Ordering::SeqCst);
+    pub fn set_delivered(&self, side: Side, cut: Seq) {
+        leg_field!(self, side, delivered).store(cut.raw(), Ordering::SeqCst);
     }
 
     /// Passes the numbers of the sockets that were made for a flow in mode Final to the kernel half.
@@ -201,14 +201,14 @@ impl Slot {
             let s = sockets[side];
             for (word, value) in [
                 (leg_field!(self, side, cut), s.receive_next.raw()),
-                (leg_field!(self, side, read_to), s.receive_next.raw()),
+                (leg_field!(self, side, delivered), s.receive_next.raw()),
                 (leg_field!(self, side, loc_ack), s.receive_next.raw()),
                 (leg_field!(self, side, loc_edge), s.edge.raw()),
                 (leg_field!(self, side, loc_end), s.send_next.raw()),
                 (leg_field!(self, side, loc_acked), s.send_next.raw()),
                 (leg_field!(self, side, adj_seq), 0),
                 (leg_field!(self, side, adj_ack), 0),
-                (leg_field!(self, side, owed), ls_owed::LS_OWED_NEW.0),
+                (leg_field!(self, side, bypassed), ls_bypassed::LS_BYPASSED_NEW.0),
                 (leg_field!(self, side, rx_shrunk), 0),
                 (leg_field!(self, side, loc_shrunk), 0),
             ] {
@@ -218,8 +218,8 @@ impl Slot {
     }
 
     /// Switches from Undrain to Track, once all forwarded bytes are acknowledged. Returns true if it was in Undrain.
-    pub fn settle(&self) -> bool {
-        let done = self.switch(Mode::Undrain, Mode::Track);
+    pub fn resolve(&self) -> bool {
+        let done = self.transition(Mode::Undrain, Mode::Track);
         if done {
             self.own_all();
         }
@@ -228,8 +228,8 @@ impl Slot {
 
     /// Makes the sockets the owners of all bytes that bypassed them, in mode Track.
     pub fn own_all(&self) {
-        field!(self, leg[0].owed).store(0, Ordering::SeqCst);
-        field!(self, leg[1].owed).store(0, Ordering::SeqCst);
+        field!(self, leg[0].bypassed).store(0, Ordering::SeqCst);
+        field!(self, leg[1].bypassed).store(0, Ordering::SeqCst);
     }
 
     /// Sets the offsets of both directions: the sequence number of a side's peer plus `offsets[side]` is that of the same
@@ -254,8 +254,8 @@ impl Slot {
     }
 
     /// Limits the bytes that the peer of this side may have in flight beyond the far end's acknowledgement; 0: no limit.
-    pub fn set_room(&self, side: Side, room: u32) {
-        leg_field!(self, side, room).store(room, Ordering::Relaxed);
+    pub fn set_max_inflight(&self, side: Side, room: u32) {
+        leg_field!(self, side, max_inflight).store(room, Ordering::Relaxed);
     }
 
     /// Resets the highest TSecr of this side's peer to this one: later ones can be told from it.
@@ -340,18 +340,21 @@ impl Slot {
 
     /// Notes the bytes that a socket sent and received just before its flow was registered. `ended`: they include the FIN
     /// of its peer.
-    pub fn note_socket(&self, side: Side, peek: &Peek, ended: bool) {
+    pub fn note_socket(&self, side: Side, inspection: &Inspection, ended: bool) {
         let map = self.mapping(side);
         if ended {
             let seen = leg_field!(self, side, rec.seen as AtomicU8);
             seen.fetch_or(ls_seen::LS_SEEN_FIN.0 as u8, Ordering::SeqCst);
         }
-        let received = peek.rcv_nxt - map.seq;
+        let received = inspection.rcv_nxt - map.seq;
         for (word, value) in [
             (leg_field!(self, side, cut), received),
             (leg_field!(self, side, rec.rx_end), received - u32::from(ended)),
-            (leg_field!(self, side, loc_end), peek.snd_nxt - map.ack),
-            (leg_field!(self, side, loc_edge), peek.offered_edge - map.seq),
+            (leg_field!(self, side, loc_end), inspection.snd_nxt - map.ack),
+            (
+                leg_field!(self, side, loc_edge),
+                inspection.offered_edge - map.seq,
+            ),
         ] {
             raise(word, value.raw());
         }

@@ -1,4 +1,4 @@
-//! Changes the table of flows from user space, while programs walk it (bpf/table.h, docs/decisions/0017).
+//! Changes the table of flows from user space, while programs walk it (bpf/flow.h, docs/decisions/0017).
 
 use std::{
     collections::VecDeque,
@@ -11,7 +11,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use parking_lot::Mutex;
 
 use crate::{
-    abi::{Leg, PerSide, Pod, Side, ls_flow, ls_link, ls_record},
+    abi::{Leg, PerSide, Pod, Side, ls_entry, ls_flow, ls_record},
     flows::{is_alone, placement, to_io},
     grace::{Grace, Moment},
     run,
@@ -37,7 +37,7 @@ struct Elements {
     taken: Vec<bool>,
     /// First element that was never used, like all behind it.
     fresh: u32,
-    /// Freed elements, each until its moment: a program that found it just before it was unlinked may still write to it,
+    /// Freed elements, each until its moment: a program that found it just before it was removed may still write to it,
     /// and must not write into another flow.
     resting: VecDeque<(u32, Moment)>,
     grace: Arc<Grace>,
@@ -70,10 +70,10 @@ impl Elements {
 #[derive(Debug)]
 pub(crate) struct Table {
     view: View,
-    /// Map of the chains' heads, which only programs use; held so that all of the table is counted as this process's.
-    _heads: MapHandle,
-    link: OwnedFd,
-    unlink: OwnedFd,
+    /// Map of the buckets, which only programs use; held so that all of the table is counted as this process's.
+    _buckets: MapHandle,
+    insert: OwnedFd,
+    remove: OwnedFd,
     elements: Mutex<Elements>,
 }
 
@@ -91,17 +91,17 @@ fn is_vacant(flow: &ls_flow) -> bool {
 impl Table {
     /// Wraps the maps. `adopted` is true for a predecessor's table, whose elements are searched.
     pub(crate) fn new(
-        [map, heads]: [MapHandle; 2],
-        [link, unlink, seek]: [OwnedFd; 3],
+        [map, buckets]: [MapHandle; 2],
+        [insert, remove, lookup]: [OwnedFd; 3],
         adopted: bool,
         grace: Arc<Grace>,
     ) -> io::Result<Table> {
         let len = map.max_entries();
         let table = Table {
-            view: View::new(map, seek),
-            _heads: heads,
-            link,
-            unlink,
+            view: View::new(map, lookup),
+            _buckets: buckets,
+            insert,
+            remove,
             elements: Mutex::new(Elements {
                 taken: vec![false; len as usize],
                 fresh: if adopted { len } else { 0 },
@@ -135,7 +135,7 @@ impl Table {
         Ok(())
     }
 
-    /// Calls `work` while no element is unlinked or given to another flow. Grace periods do not wait for programs that
+    /// Calls `work` while no element is removed or given to another flow. Grace periods do not wait for programs that
     /// run as system calls, because such a thread may be preempted in one.
     pub(crate) fn at_rest<T>(&self, work: impl FnOnce() -> T) -> T {
         let _elements = self.elements.lock();
@@ -161,7 +161,7 @@ impl Table {
         added.map(drop)
     }
 
-    /// Writes and links the directions. Returns the numbers of those that they replaced.
+    /// Writes and inserts the directions. Returns the numbers of those that they replaced.
     fn fill(&self, index: u32, entries: &PerSide<Entry>) -> io::Result<PerSide<Option<u32>>> {
         let mut flow = ls_flow::default();
         for (direction, entry) in flow.from.iter_mut().zip(entries) {
@@ -174,16 +174,16 @@ impl Table {
         for side in Side::BOTH {
             let entry = &entries[side];
             replaced[side] = if entry.replace {
-                self.view.seek(entry.leg)
+                self.view.lookup(entry.leg)
             } else {
                 None
             };
-            let argument = ls_link {
+            let argument = ls_entry {
                 number: number(index, side),
                 placement: entry.rec.placement.into(),
                 replace: entry.replace.into(),
             };
-            match run::with_argument(self.link.as_fd(), argument.bytes())? {
+            match run::with_argument(self.insert.as_fd(), argument.bytes())? {
                 0 => {}
                 1 => return Err(io::ErrorKind::AlreadyExists.into()),
                 _ => return Err(io::Error::other("too many flows fall on one place of the table")),
@@ -196,7 +196,7 @@ impl Table {
     /// take its place.
     pub(crate) fn remove(&self, leg: Leg, is_meant: impl Fn(&ls_record) -> bool) -> bool {
         let mut elements = self.elements.lock();
-        let Some((number, flow, side)) = self.view.look_up(leg) else {
+        let Some((number, flow, side)) = self.view.read_flow(leg) else {
             return false;
         };
         let there = is_meant(&flow.from[side].rec);
@@ -207,22 +207,22 @@ impl Table {
     }
 
     fn take_away(&self, number: u32, elements: &mut Elements) {
-        if self.unlink(number) {
+        if self.remove_direction(number) {
             // A SYN may have just taken both directions: the other one must not be left in its chain.
             let other = ((number - 1) ^ 1) + 1;
-            self.unlink(other);
+            self.remove_direction(other);
             elements.give_back((number - 1) / 2);
         }
     }
 
-    /// Unlinks a direction, if it is in its chain. Returns true if nothing is left of its flow.
-    fn unlink(&self, number: u32) -> bool {
-        let argument = ls_link {
+    /// Removes a direction, if it is in its chain. Returns true if nothing is left of its flow.
+    fn remove_direction(&self, number: u32) -> bool {
+        let argument = ls_entry {
             number,
             ..Default::default()
         };
-        run::with_argument(self.unlink.as_fd(), argument.bytes())
-            .inspect_err(|error| tracing::error!(%error, number, "cannot unlink a direction"))
+        run::with_argument(self.remove.as_fd(), argument.bytes())
+            .inspect_err(|error| tracing::error!(%error, number, "cannot remove a direction"))
             .is_ok_and(|left| left != 0)
     }
 
@@ -235,7 +235,7 @@ impl Table {
         records: PerSide<Option<ls_record>>,
     ) -> io::Result<bool> {
         let mut elements = self.elements.lock();
-        let numbers = legs.map(|leg| self.view.seek(leg));
+        let numbers = legs.map(|leg| self.view.lookup(leg));
         let (Some(client), Some(server)) = (numbers.client, numbers.server) else {
             return Ok(false);
         };

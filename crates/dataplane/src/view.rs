@@ -18,13 +18,13 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct View {
     map: MapHandle,
-    seek: OwnedFd,
+    lookup: OwnedFd,
 }
 
 impl View {
-    /// Takes the map `flows` of a table, and the program `seek` that was loaded with its maps and its hash.
-    pub(crate) fn new(map: MapHandle, seek: OwnedFd) -> View {
-        View { map, seek }
+    /// Takes the map `flows` of a table, and the program `lookup` that was loaded with its maps and its hash.
+    pub(crate) fn new(map: MapHandle, lookup: OwnedFd) -> View {
+        View { map, lookup }
     }
 
     /// Returns the elements of the table.
@@ -33,8 +33,8 @@ impl View {
     }
 
     /// Returns the number of a leg's direction.
-    pub(crate) fn seek(&self, leg: Leg) -> Option<u32> {
-        run::with_argument(self.seek.as_fd(), leg.tuple().bytes())
+    pub(crate) fn lookup(&self, leg: Leg) -> Option<u32> {
+        run::with_argument(self.lookup.as_fd(), leg.tuple().bytes())
             .inspect_err(|error| tracing::error!(%error, ?leg, "cannot look for a direction"))
             .ok()
             .filter(|&number| number != 0)
@@ -42,14 +42,14 @@ impl View {
 
     /// Finds the flow that has a direction with this leg, and the side of it.
     pub(crate) fn find(&self, leg: Leg) -> Option<(ls_flow, Side)> {
-        let (_, flow, side) = self.look_up(leg)?;
+        let (_, flow, side) = self.read_flow(leg)?;
         (placement(&flow.from[side].rec) != ls_placement::LS_NONE).then_some((flow, side))
     }
 
     /// Finds it with the direction's number, also while it is just being removed. Another instance's element may have
     /// been given to another flow since its number was found.
-    pub(crate) fn look_up(&self, leg: Leg) -> Option<(u32, ls_flow, Side)> {
-        let number = self.seek(leg)?;
+    pub(crate) fn read_flow(&self, leg: Leg) -> Option<(u32, ls_flow, Side)> {
+        let number = self.lookup(leg)?;
         let flow = self.read((number - 1) / 2).ok()?;
         let side = Side::BOTH[((number - 1) % 2) as usize];
         let is_its = Leg::from_tuple(&flow.from[side].key) == leg;

@@ -19,8 +19,8 @@ use crate::{
     error::Error,
     load::{all_maps, hold, pinned_hashing, set_hash, share},
     pins::Pins,
+    retry_load::retry_load,
     skel::XdpSkelBuilder,
-    undisturbed::undisturbed,
 };
 
 /// Names the point in the kernel at which the program runs.
@@ -161,7 +161,7 @@ impl Xdp {
         match cell.get() {
             Some(loaded) => Ok(loaded),
             None => {
-                let loaded = undisturbed(|| load(pins, mode))?;
+                let loaded = retry_load(|| load(pins, mode))?;
                 Ok(cell.get_or_init(|| loaded))
             }
         }
@@ -233,13 +233,13 @@ fn load(pins: &Pins, mode: XdpMode) -> Result<Loaded, Error> {
         XdpMode::Native => libbpf_sys::BPF_F_XDP_HAS_FRAGS,
         XdpMode::Generic => 0,
     });
-    let (Some(heads), Some(keys)) = pinned_hashing(pins)? else {
+    let (Some(buckets), Some(keys)) = pinned_hashing(pins)? else {
         return Err(Error::System {
             what: "the pins have no table of flows".into(),
             source: io::ErrorKind::NotFound.into(),
         });
     };
-    set_hash!(open, heads, keys);
+    set_hash!(open, buckets, keys);
     share(pins, all_maps!(open))?;
     let skel = open
         .load()

@@ -4,7 +4,7 @@
 use longsplice_core::seq::Seq;
 
 use super::{
-    state::{Flow, Leg, Mode, Side, raise},
+    state::{Flow, Leg, Mode, Side, seq_advance},
     wake::{Reach, shift_to, stands},
 };
 
@@ -27,7 +27,7 @@ impl Freeze {
     pub fn step(&mut self, flow: &mut Flow) -> Option<Mode> {
         match self.step {
             FreezeStep::Take => {
-                if !flow.switch(Mode::Final, Mode::Waking) {
+                if !flow.transition(Mode::Final, Mode::Waking) {
                     return Some(flow.slot.mode);
                 }
                 self.step = FreezeStep::Note;
@@ -85,15 +85,15 @@ impl TakeOver {
     pub fn step(&mut self, flow: &mut Flow) -> Option<Mode> {
         match self.step {
             TakeOverStep::Take => {
-                if !flow.switch(Mode::Freeze, Mode::Waking) {
+                if !flow.transition(Mode::Freeze, Mode::Waking) {
                     return Some(flow.slot.mode);
                 }
                 self.step = TakeOverStep::Shift;
             }
             TakeOverStep::Shift => {
                 for side in Side::BOTH {
-                    let (x, o) = flow.legs(side);
-                    take_over(x, o, self.acked[side.other()]);
+                    let (from, to) = flow.legs(side);
+                    take_over(from, to, self.acked[side.other()]);
                 }
                 flow.slot.flags = 0;
                 self.step = TakeOverStep::Store;
@@ -116,16 +116,17 @@ impl TakeOver {
     }
 }
 
-/// Has the sockets take over the direction from x to o: x's socket acknowledges the forwarded payload, and the part
-/// that o may lack, from `acked` on, is in the send queue of o's socket.
-fn take_over(x: &mut Leg, o: &mut Leg, acked: Seq) {
-    let reach = Reach::of(x, Mode::Freeze);
+/// Has the sockets take over the direction from the sender to the far end: the sender's socket acknowledges the
+/// forwarded payload, and the part that the far end may lack, from `acked` on, is in the send queue of the far end's
+/// socket.
+fn take_over(from: &mut Leg, to: &mut Leg, acked: Seq) {
+    let reach = Reach::of(from, Mode::Freeze);
     // Sockets that were built for the flow may be given payload that was forwarded before.
-    if stands(x, reach) {
+    if stands(from, reach) {
         return;
     }
-    o.adj_ack = o.adj_ack.inserted((o.loc_end - acked) as u32);
-    shift_to(x, o, reach);
-    raise(&mut x.tx_ack, x.base);
-    o.loc_acked = acked;
+    to.adj_ack = to.adj_ack.inserted((to.loc_end - acked) as u32);
+    shift_to(from, to, reach);
+    seq_advance(&mut from.tx_ack, from.base);
+    to.loc_acked = acked;
 }

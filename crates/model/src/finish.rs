@@ -36,18 +36,18 @@ impl Finish {
     pub fn step(&mut self, flow: &mut Flow) -> Option<Mode> {
         match self.step {
             Step::Take => {
-                if !flow.switch(Mode::Drain, Mode::Waking) {
+                if !flow.transition(Mode::Drain, Mode::Waking) {
                     return Some(flow.slot.mode);
                 }
                 self.step = Step::Compare;
             }
             Step::Compare => {
-                let same = Side::BOTH.iter().all(|&s| flow.leg(s).cut == self.cuts[s]);
+                let same = Side::BOTH.iter().all(|&seg| flow.leg(seg).cut == self.cuts[seg]);
                 if same {
                     for side in Side::BOTH {
                         let leg = &mut flow.slot.leg[side];
-                        leg.read_to = self.cuts[side];
-                        leg.owed = 0;
+                        leg.delivered = self.cuts[side];
+                        leg.bypassed = 0;
                         // Later offers of the ends are not compared with this edge.
                         leg.rx_shrunk = 0;
                     }

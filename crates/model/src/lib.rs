@@ -7,7 +7,7 @@
 
 mod capture;
 mod drain;
-mod emit;
+mod egress;
 mod finish;
 mod forward;
 mod local;
@@ -29,7 +29,7 @@ pub use finish::Finish;
 pub use outcome::{Outcome, Verdict};
 pub use passage::Passage;
 pub use segment::{SackBlocks, Segment, Timestamps, flag};
-pub use state::{Flow, Leg, Mode, Placement, Record, Side, Slot, owed, seen, slot_flag, traits};
+pub use state::{Flow, Leg, Mode, Placement, Record, Side, Slot, bypassed, seen, slot_flag, traits};
 pub use transfer::{Direction, Transfer};
 pub use user::{Rebuilt, SocketState, Start};
 pub use wake::Wake;

@@ -1,5 +1,5 @@
 //! Models the mapping between the wire and a local socket with other sequence numbers: `local.h`, and the edits of
-//! `translate.h`.
+//! `rewrite.h`.
 
 use longsplice_core::seq::{Offset, Seq};
 
@@ -18,10 +18,10 @@ pub(super) struct Mapping {
 }
 
 impl Mapping {
-    pub(super) fn of_leg(x: &Leg) -> Mapping {
+    pub(super) fn of_leg(from: &Leg) -> Mapping {
         Mapping {
-            seq: x.adj_seq,
-            ack: x.adj_ack,
+            seq: from.adj_seq,
+            ack: from.adj_ack,
         }
     }
 
@@ -59,47 +59,47 @@ impl SackEdit {
 }
 
 /// Returns the segment for the socket, with its numbers mapped (`write_for_socket`).
-pub(super) fn for_socket(mut s: Segment, sack: SackEdit, map: Mapping) -> Segment {
+pub(super) fn for_socket(mut seg: Segment, sack: SackEdit, map: Mapping) -> Segment {
     let sack = match sack {
         SackEdit::Clip(lo, hi) => SackEdit::Clip(lo + map.ack, hi + map.ack),
         other => other,
     };
-    s.sack = sack.apply(s.sack, map.ack);
-    s.seq = s.seq + map.seq;
-    s.ack = s.ack + map.ack;
-    s
+    seg.sack = sack.apply(seg.sack, map.ack);
+    seg.seq = seg.seq + map.seq;
+    seg.ack = seg.ack + map.ack;
+    seg
 }
 
 /// Lowers the number of a segment without payload to the edge of the socket's window. The acknowledgement must reach
-/// the socket even if x has sent beyond the window, because the far end promised more or because the socket takes its
-/// window back.
-pub(super) fn within_window(x: &Leg, s: &Segment) -> Segment {
-    let mut s = *s;
-    if !s.occupies() && !s.has(flag::RST) {
-        s.seq = s.seq.min(x.loc_edge - x.loc_shrunk);
+/// the socket even if the sender has sent beyond the window, because the far end promised more or because the socket
+/// takes its window back.
+pub(super) fn within_window(from: &Leg, seg: &Segment) -> Segment {
+    let mut seg = *seg;
+    if !seg.occupies() && !seg.has(flag::RST) {
+        seg.seq = seg.seq.min(from.loc_edge - from.loc_shrunk);
     }
-    s
+    seg
 }
 
 /// Delivers a segment to the local socket, with nothing but its numbers mapped.
-pub(super) fn deliver(s: &Segment, map: Mapping) -> Outcome {
-    Outcome::local(Verdict::Delivered, for_socket(*s, SackEdit::Shift, map))
+pub(super) fn deliver(seg: &Segment, map: Mapping) -> Outcome {
+    Outcome::local(Verdict::Delivered, for_socket(*seg, SackEdit::Shift, map))
 }
 
 /// Converts a socket's segment to the numbers of the wire.
-pub(super) fn to_wire(s: &Segment, map: Mapping) -> Segment {
-    let mut s = *s;
-    s.seq = s.seq - map.ack;
-    s.sack = SackEdit::Shift.apply(s.sack, -map.seq);
-    if s.has(flag::ACK) {
-        s.ack = s.ack - map.seq;
+pub(super) fn to_wire(seg: &Segment, map: Mapping) -> Segment {
+    let mut seg = *seg;
+    seg.seq = seg.seq - map.ack;
+    seg.sack = SackEdit::Shift.apply(seg.sack, -map.seq);
+    if seg.has(flag::ACK) {
+        seg.ack = seg.ack - map.seq;
     }
-    s
+    seg
 }
 
 /// Raises TSval so that it never goes back toward a peer, over all senders (RFC 7323 section 5).
-pub(super) fn never_back(ts_high: &mut Seq, s: &mut Segment) {
-    if let Some(ts) = &mut s.ts {
+pub(super) fn never_back(ts_high: &mut Seq, seg: &mut Segment) {
+    if let Some(ts) = &mut seg.ts {
         ts.val = ts.val.max(*ts_high);
         *ts_high = ts.val;
     }
@@ -107,12 +107,12 @@ pub(super) fn never_back(ts_high: &mut Seq, s: &mut Segment) {
 
 impl Flow {
     /// Sends a segment of the socket of a leg that belongs to no flow (`emit_alone`).
-    pub(super) fn emit_alone(&mut self, side: Side, s: &Segment) -> Outcome {
+    pub(super) fn emit_alone(&mut self, side: Side, seg: &Segment) -> Outcome {
         let Some(rec) = &mut self.records[side] else {
-            return Outcome::wire(Verdict::Next, *s);
+            return Outcome::wire(Verdict::Next, *seg);
         };
-        let mut s = to_wire(s, Mapping::of_record(rec));
-        never_back(&mut rec.ts_high, &mut s);
-        Outcome::wire(Verdict::Emitted, s)
+        let mut seg = to_wire(seg, Mapping::of_record(rec));
+        never_back(&mut rec.ts_high, &mut seg);
+        Outcome::wire(Verdict::Emitted, seg)
     }
 }

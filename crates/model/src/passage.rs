@@ -1,4 +1,4 @@
-//! Models the walk of a packet that came in: `ingress` of `forward.bpf.c`, step by step.
+//! Models the walk of a packet that came in: `ingress.h`, step by step.
 
 use super::{
     drain::DrainCase,
@@ -6,7 +6,7 @@ use super::{
     local::{Mapping, deliver},
     outcome::{Outcome, Verdict},
     segment::{Segment, flag},
-    state::{Flow, Mode, Placement, Side, raise},
+    state::{Flow, Mode, Placement, Side, seq_advance},
     track::{acks_too_little, acks_unsent},
     wake::Wake,
     window::fits_window,
@@ -108,14 +108,14 @@ impl Passage {
             Step::Wake(wake) => self.wake(flow, wake),
             Step::WithSockets(mode) => self.with_sockets(flow, mode),
             Step::RaiseCut(mode) => {
-                raise(&mut flow.legs(self.side).0.cut, self.segment.end());
+                seq_advance(&mut flow.legs(self.side).0.cut, self.segment.end());
                 Next::Step(Step::ReadMode(mode))
             }
             Step::Trapped if flow.keeps_trapped(self.side, &self.segment) => {
                 Next::Done(Outcome::held(self.segment))
             }
             Step::Trapped => {
-                raise(&mut flow.legs(self.side).0.cut, self.segment.end());
+                seq_advance(&mut flow.legs(self.side).0.cut, self.segment.end());
                 Next::Step(Step::TrappedEnd)
             }
             // The cut was raised first, then the mode is read.
@@ -167,9 +167,9 @@ impl Passage {
     }
 
     fn begin(&mut self, flow: &mut Flow) -> Next {
-        let s = self.segment;
+        let seg = self.segment;
         let Some(placement) = flow.placement(self.side) else {
-            return untouched(&s);
+            return untouched(&seg);
         };
         self.slotted = placement == Placement::Slotted;
         let mode = match placement {
@@ -178,34 +178,34 @@ impl Passage {
             Placement::Detached => Mode::Final,
         };
         match mode {
-            Mode::Free | Mode::Replaced | Mode::Aborted => return untouched(&s),
+            Mode::Free | Mode::Replaced | Mode::Aborted => return untouched(&seg),
             Mode::Waking | Mode::Moved => return again(),
             _ => {}
         }
         if self.acknowledge {
             return Next::Done(if self.slotted {
-                flow.undrain_acknowledge(self.side, &s)
+                flow.undrain_acknowledge(self.side, &seg)
             } else {
                 Outcome::of(Verdict::Absorbed)
             });
         }
         let Some(rec) = flow.record(self.side).copied() else {
-            return untouched(&s);
+            return untouched(&seg);
         };
         if placement == Placement::Alone {
-            return Next::Done(deliver(&s, Mapping::of_record(&rec)));
+            return Next::Done(deliver(&seg, Mapping::of_record(&rec)));
         }
-        if s.has(flag::SYN) {
+        if seg.has(flag::SYN) {
             let outcome = match self.slotted && mode != Mode::Final {
-                true => Some(flow.syn_with_sockets(self.side, &s, mode)),
-                false => flow.syn_of_spliced(self.side, self.slotted, &s),
+                true => Some(flow.syn_with_sockets(self.side, &seg, mode)),
+                false => flow.syn_of_spliced(self.side, self.slotted, &seg),
             };
             if let Some(outcome) = outcome {
                 return Next::Done(outcome);
             }
         }
-        self.trapped = meets_trap(&rec, &s);
-        self.fresh = mode == Mode::Freeze && self.slotted && flow.is_new(self.side, &s);
+        self.trapped = meets_trap(&rec, &seg);
+        self.fresh = mode == Mode::Freeze && self.slotted && flow.is_new(self.side, &seg);
         self.plausible = (self.trapped || self.fresh) && self.is_plausible(flow, mode);
         if self.trapped && self.plausible && self.slotted && matches!(mode, Mode::Final | Mode::Drain) {
             return Next::Step(Step::Wake(Wake::by_packet(mode)));
@@ -213,15 +213,17 @@ impl Passage {
         self.in_mode(flow, mode)
     }
 
-    /// Returns whether a segment that meets a trap can be x's own: a blind segment wakes no pair, and is not kept
-    /// either.
+    /// Returns whether a segment that meets a trap can be the sender's own: a blind segment wakes no pair, and is not
+    /// kept either.
     fn is_plausible(&mut self, flow: &mut Flow, mode: Mode) -> bool {
-        let s = self.segment;
+        let seg = self.segment;
         if !self.slotted || matches!(mode, Mode::Final | Mode::Freeze) {
-            return flow.judge(self.side, self.slotted, &s, self.challenge) == Ok(true);
+            return flow.check_segment(self.side, self.slotted, &seg, self.challenge) == Ok(true);
         }
-        let (x, o) = flow.legs(self.side);
-        fits_window(x, s.end()) && !acks_unsent(x, o, &s) && !acks_too_little(&x.rec, &o.rec, &s)
+        let (from, to) = flow.legs(self.side);
+        fits_window(from, seg.end())
+            && !acks_unsent(from, to, &seg)
+            && !acks_too_little(&from.rec, &to.rec, &seg)
     }
 
     fn wake(&mut self, flow: &mut Flow, mut wake: Wake) -> Next {
@@ -243,16 +245,17 @@ impl Passage {
             .record(self.side)
             .is_some_and(|r| self.segment.end().after(r.rx_end));
         if self.fresh || (self.trapped && news) {
-            let judgement = flow.judge(self.side, self.slotted, &self.segment, self.challenge);
-            return Next::Done(Outcome::of(judgement.err().unwrap_or(Verdict::DropWindow)));
+            let admission = flow.check_segment(self.side, self.slotted, &self.segment, self.challenge);
+            return Next::Done(Outcome::of(admission.err().unwrap_or(Verdict::DropWindow)));
         }
         Next::Step(Step::Forward)
     }
 
-    /// Goes on to `then` if the segment may still be forwarded, after its end was noted in `rx_end` (`claimed` of
-    /// `walk.h`). A CPU or a process that moves a flow stores the new mode or placement first and reads `rx_end` then.
+    /// Goes on to `then` if the segment may still be forwarded, after its end was noted in `rx_end` (`may_still_pass`
+    /// of `admit.h`). A CPU or a process that moves a flow stores the new mode or placement first and reads `rx_end`
+    /// then.
     fn claim(&mut self, flow: &Flow, then: Step) -> Next {
-        let claimed = if self.slotted {
+        let passes = if self.slotted {
             match flow.slot.mode {
                 Mode::Final | Mode::Drain => true,
                 Mode::Freeze => !flow.is_new(self.side, &self.segment),
@@ -260,19 +263,19 @@ impl Passage {
             }
         } else {
             // A flow that moved to a slot and back meanwhile has the slot's numbers over ours.
-            let s = &self.segment;
+            let seg = &self.segment;
             flow.records[self.side].is_some_and(|rec| {
-                let noted = s.len == 0 || s.has(flag::RST) || !(s.seq + s.len).after(rec.rx_end);
+                let noted = seg.len == 0 || seg.has(flag::RST) || !(seg.seq + seg.len).after(rec.rx_end);
                 rec.placement == Placement::Detached && noted
             })
         };
-        if claimed { Next::Step(then) } else { again() }
+        if passes { Next::Step(then) } else { again() }
     }
 }
 
 /// Sends the segment up the stack, unchanged.
-pub(super) fn untouched(s: &Segment) -> Next {
-    Next::Done(Outcome::local(Verdict::Next, *s))
+pub(super) fn untouched(seg: &Segment) -> Next {
+    Next::Done(Outcome::local(Verdict::Next, *seg))
 }
 
 pub(super) fn again() -> Next {
@@ -281,12 +284,12 @@ pub(super) fn again() -> Next {
 
 impl Flow {
     /// Returns whether, in FREEZE, a segment has payload that was not forwarded before.
-    fn is_new(&self, side: Side, s: &Segment) -> bool {
-        s.occupies() && s.end().after(self.leg(side).base)
+    fn is_new(&self, side: Side, seg: &Segment) -> bool {
+        seg.occupies() && seg.end().after(self.leg(side).base)
     }
 
     /// Processes a segment of the peer of a side, all steps at once.
-    pub fn ingress(&mut self, side: Side, s: &Segment) -> Outcome {
-        Passage::new(side, s).run(self)
+    pub fn ingress(&mut self, side: Side, seg: &Segment) -> Outcome {
+        Passage::new(side, seg).run(self)
     }
 }

@@ -9,20 +9,20 @@ pub mod traits {
     pub const TIMESTAMPS: u8 = 1 << 1;
     /// The far end did not permit SACK (RFC 2018).
     pub const BLANK_SACK: u8 = 1 << 2;
-    /// x permitted SACK.
+    /// The sender permitted SACK.
     pub const SACK: u8 = 1 << 4;
 }
 
 /// Bits of `enum ls_seen`: the ends of the stream that passed.
 pub mod seen {
-    /// The end of x's stream.
+    /// The end of the sender's stream.
     pub const FIN: u8 = 1 << 0;
-    /// A reset of x that was in place.
+    /// A reset of the sender that was in place.
     pub const RST: u8 = 1 << 1;
 }
 
-/// Bits of `enum ls_owed`: stream bytes of x that bypassed its socket.
-pub mod owed {
+/// Bits of `enum ls_bypassed`: stream bytes of the sender that bypassed its socket.
+pub mod bypassed {
     /// UNDRAIN: bytes below `base`.
     pub const SOME: u32 = 1 << 0;
     /// FINAL: the socket was built for the flow, all earlier bytes bypassed it.
@@ -43,7 +43,7 @@ pub mod slot_flag {
     pub const KEEP: u32 = 1 << 2;
     /// FINAL: user space gets a copy of the payload that is forwarded.
     pub const COPY: u32 = 1 << 3;
-    /// With KEEP: x has nothing to send beyond its trap, so only a small window is promised there.
+    /// With KEEP: the sender has nothing to send beyond its trap, so only a small window is promised there.
     pub const PAUSE: u32 = 1 << 5;
 }
 
@@ -89,17 +89,17 @@ pub enum Mode {
 /// `struct ls_record`, without addresses and statistics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Record {
-    /// Added to a sequence number of x, gives that of the same byte toward o.
+    /// Added to a sequence number of the sender, gives that of the same byte toward the far end.
     pub seq_off: Offset,
-    /// Added to acknowledgements and SACK edges of x.
+    /// Added to acknowledgements and SACK edges of the sender.
     pub ack_off: Offset,
-    /// Added to TSval of x.
+    /// Added to TSval of the sender.
     pub tsval_off: Offset,
-    /// Added to TSecr of x.
+    /// Added to TSecr of the sender.
     pub tsecr_off: Offset,
-    /// Scale of the window field that x sends, 0 to 14.
+    /// Scale of the window field that the sender sends, 0 to 14.
     pub wscale_in: u8,
-    /// Scale that o applies to that field, 0 to 14.
+    /// Scale that the far end applies to that field, 0 to 14.
     pub wscale_out: u8,
     /// Bits of [`traits`].
     pub traits: u8,
@@ -109,63 +109,63 @@ pub struct Record {
     pub seen: u8,
     /// True if `trap` counts.
     pub armed: bool,
-    /// Highest end of payload of x. A FIN is not counted: two fields would have to agree about it on two CPUs.
+    /// Highest end of payload of the sender. A FIN is not counted: two fields would have to agree about it on two CPUs.
     pub rx_end: Seq,
-    /// Highest acknowledgement of x.
+    /// Highest acknowledgement of the sender.
     pub rx_ack: Seq,
-    /// Highest right edge of the window that x offers.
+    /// Highest right edge of the window that the sender offers.
     pub rx_edge: Seq,
-    /// Highest TSval sent to o, by x or by a local socket.
+    /// Highest TSval sent to the far end, by the sender or by a local socket.
     pub ts_high: Seq,
-    /// Payload of x that ends here or beyond is not forwarded.
+    /// Payload of the sender that ends here or beyond is not forwarded.
     pub trap: Seq,
     /// Bytes of payload translated.
     pub bytes: u64,
 }
 
 impl Record {
-    /// Returns the end of x's stream as far as it passed: after its FIN, if that passed.
+    /// Returns the end of the sender's stream as far as it passed: after its FIN, if that passed.
     pub fn end(&self) -> Seq {
         self.rx_end + u32::from(self.seen & seen::FIN != 0)
     }
 }
 
-/// `struct ls_leg`: state of the leg of the peer x. "local" is the forwarder's socket of that leg. Numbers are the
+/// `struct ls_leg`: state of the leg of the peer. "local" is the forwarder's socket of that leg. Numbers are the
 /// wire's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Leg {
-    /// Direction from x.
+    /// Direction from the peer.
     pub rec: Record,
     /// End of the payload shown to the local socket.
     pub cut: Seq,
-    /// Highest TSval of x.
+    /// Highest TSval of the peer.
     pub rx_ts: Seq,
-    /// Highest acknowledgement of x that was shown to the local socket.
+    /// Highest acknowledgement of the peer that was shown to the local socket.
     pub loc_acked: Seq,
-    /// End of the payload that the local socket sent to x.
+    /// End of the payload that the local socket sent to the peer.
     pub loc_end: Seq,
     /// Highest acknowledgement of the local socket itself.
     pub loc_ack: Seq,
-    /// Highest window edge that the local socket itself offered to x.
+    /// Highest window edge that the local socket itself offered to the peer.
     pub loc_edge: Seq,
-    /// Highest acknowledgement sent to x, by the local socket or forwarded from o.
+    /// Highest acknowledgement sent to the peer, by the local socket or forwarded from the far end.
     pub tx_ack: Seq,
-    /// Window edge last offered to x, by the local socket or forwarded from o.
+    /// Window edge last offered to the peer, by the local socket or forwarded from the far end.
     pub tx_edge: Seq,
-    /// COUPLE: bytes that x may send beyond those that the far end acknowledged; 0: no limit.
-    pub room: u32,
-    /// Amount by which the local socket's own numbers exceed those of the wire, in the stream of x.
+    /// COUPLE: bytes that the peer may send beyond those that the far end acknowledged; 0: no limit.
+    pub max_inflight: u32,
+    /// Amount by which the local socket's own numbers exceed those of the wire, in the stream of the peer.
     pub adj_seq: Offset,
-    /// Amount by which the local socket's own numbers exceed those of the wire, in the stream toward x.
+    /// Amount by which the local socket's own numbers exceed those of the wire, in the stream toward the peer.
     pub adj_ack: Offset,
-    /// UNDRAIN: payload of x below it was forwarded; the local socket does not deliver it.
+    /// UNDRAIN: payload of the peer below it was forwarded; the local socket does not deliver it.
     pub base: Seq,
-    /// Bits of [`owed`].
-    pub owed: u32,
+    /// Bits of [`bypassed`].
+    pub bypassed: u32,
     /// DRAIN: equal to `cut` once user space has passed on all that the local socket received. FINAL: where the local
     /// socket stands.
-    pub read_to: Seq,
-    /// Bytes by which x, short of memory, has taken its window back from `rec.rx_edge`.
+    pub delivered: Seq,
+    /// Bytes by which the peer, short of memory, has taken its window back from `rec.rx_edge`.
     pub rx_shrunk: u32,
     /// Bytes by which the local socket has taken its window back from `loc_edge`.
     pub loc_shrunk: u32,
@@ -191,8 +191,8 @@ pub struct Flow {
     pub slot: Slot,
 }
 
-/// Raises a shared sequence number (`raise` of `bpf/seq.h`).
-pub(super) fn raise(field: &mut Seq, to: Seq) {
+/// Raises a shared sequence number (`seq_advance` of `bpf/seq.h`).
+pub(super) fn seq_advance(field: &mut Seq, to: Seq) {
     *field = field.max(to);
 }
 
@@ -218,7 +218,7 @@ impl Flow {
         self.records[side].map(|r| r.placement)
     }
 
-    /// Returns the current record of a direction, wherever it is (`find` of `bpf/walk.h`).
+    /// Returns the current record of a direction, wherever it is (`find` of `bpf/flow.h`).
     #[must_use]
     pub fn record(&self, side: Side) -> Option<&Record> {
         let record = self.records[side].as_ref()?;

@@ -1,42 +1,44 @@
-//! Notes the state of the two ends from their segments: `track.h`.
+//! Notes the state of the two ends from their segments (`track.h`), and decides which may pass (`admit.h`).
 
 use longsplice_core::seq::Seq;
 
 use super::{
     outcome::Verdict,
     segment::{Segment, flag},
-    state::{Flow, Leg, Record, Side, raise, seen, traits},
+    state::{Flow, Leg, Record, Side, seen, seq_advance, traits},
 };
 
-pub(super) fn note_ack(rec: &mut Record, s: &Segment) {
-    if !s.has(flag::ACK) || s.ack.before(rec.rx_ack) {
+pub(super) fn note_ack(rec: &mut Record, seg: &Segment) {
+    if !seg.has(flag::ACK) || seg.ack.before(rec.rx_ack) {
         return;
     }
-    rec.rx_ack = s.ack;
-    rec.rx_edge = rec.rx_edge.max(s.edge(rec.wscale_in));
+    rec.rx_ack = seg.ack;
+    rec.rx_edge = rec.rx_edge.max(seg.edge(rec.wscale_in));
 }
 
-/// Returns whether x has ended its stream and the far end has acknowledged that. `back` is the direction back.
+/// Returns whether the sender has ended its stream and the far end has acknowledged that. `back` is the direction back.
 pub(super) fn is_done(rec: &Record, back: &Record) -> bool {
     rec.seen & seen::FIN != 0 && !back.rx_ack.before(rec.end() + rec.seq_off)
 }
 
-/// Returns whether x has sent its last byte, `ack` covers it, and x has acknowledged the end of o's stream.
-pub(super) fn is_closed_by(x: &Leg, o: &Leg, ack: Seq) -> bool {
-    x.rec.seen & seen::FIN != 0 && !ack.before(x.rec.end()) && is_done(&o.rec, &x.rec)
+/// Returns whether the sender has sent its last byte, `ack` covers it, and the sender has acknowledged the end of the
+/// far end's stream.
+pub(super) fn is_closed_by(from: &Leg, to: &Leg, ack: Seq) -> bool {
+    from.rec.seen & seen::FIN != 0 && !ack.before(from.rec.end()) && is_done(&to.rec, &from.rec)
 }
 
-/// Returns whether x has sent its last byte, was told that it has arrived, and has acknowledged the end of o's stream.
-pub(super) fn is_through(x: &Leg, o: &Leg) -> bool {
-    is_closed_by(x, o, x.tx_ack)
+/// Returns whether the sender has sent its last byte, was told that it has arrived, and has acknowledged the end of the
+/// far end's stream.
+pub(super) fn is_through(from: &Leg, to: &Leg) -> bool {
+    is_closed_by(from, to, from.tx_ack)
 }
 
-/// Returns whether a segment of x acknowledges bytes that neither the local socket nor, past it, the far end o has sent
-/// to x.
-pub(super) fn acks_unsent(x: &Leg, o: &Leg, s: &Segment) -> bool {
-    // This includes a FIN of o that was forwarded and that the local socket has not repeated.
-    let sent = o.rec.end().max(o.cut) + o.rec.seq_off;
-    s.has(flag::ACK) && s.ack.after(x.loc_end.max(sent))
+/// Returns whether a segment of the sender acknowledges bytes that neither the local socket nor, past it, the far end
+/// has sent to the sender.
+pub(super) fn acks_unsent(from: &Leg, to: &Leg, seg: &Segment) -> bool {
+    // This includes a FIN of the far end that was forwarded and that the local socket has not repeated.
+    let sent = to.rec.end().max(to.cut) + to.rec.seq_off;
+    seg.has(flag::ACK) && seg.ack.after(from.loc_end.max(sent))
 }
 
 /// Smallest window by which an acknowledgement may lie behind the highest one: segments overtake each other.
@@ -54,84 +56,86 @@ fn is_long_known(rec: &Record, ack: Seq) -> bool {
     ack.before((rec.rx_ack - LEAST_LATE).min(rec.rx_ack - window))
 }
 
-/// Returns whether an old acknowledgement is delayed rather than forged: recent TSecr, within the largest window that x
-/// could offer.
-fn is_late(rec: &Record, back: &Record, s: &Segment) -> bool {
+/// Returns whether an old acknowledgement is delayed rather than forged: recent TSecr, within the largest window that
+/// the sender could offer.
+fn is_late(rec: &Record, back: &Record, seg: &Segment) -> bool {
     let least = rec.rx_ack - (65_535 << rec.wscale_in);
-    rec.traits & traits::TIMESTAMPS != 0 && echoes(back, s, LATE_SPAN) && !s.ack.before(least)
+    rec.traits & traits::TIMESTAMPS != 0 && echoes(back, seg, LATE_SPAN) && !seg.ack.before(least)
 }
 
-/// Returns whether x acknowledges so little that no TCP accepts the segment: nothing at all (RFC 9293 section
+/// Returns whether the sender acknowledges so little that no TCP accepts the segment: nothing at all (RFC 9293 section
 /// 3.10.7.4), or a number further back than a window (RFC 5961 section 5.2). Raised, the acknowledgement would be
 /// accepted.
-pub(super) fn acks_too_little(rec: &Record, back: &Record, s: &Segment) -> bool {
-    if !s.has(flag::ACK) {
-        return !s.has(flag::SYN | flag::RST);
+pub(super) fn acks_too_little(rec: &Record, back: &Record, seg: &Segment) -> bool {
+    if !seg.has(flag::ACK) {
+        return !seg.has(flag::SYN | flag::RST);
     }
-    is_long_known(rec, s.ack) && !is_late(rec, back, s)
+    is_long_known(rec, seg.ack) && !is_late(rec, back, seg)
 }
 
-/// Returns whether x echoes a TSval from the last `span` values that it was sent.
-fn echoes(back: &Record, s: &Segment, span: u32) -> bool {
-    s.ts.is_some_and(|ts| !ts.ecr.after(back.ts_high) && !ts.ecr.before(back.ts_high - span))
+/// Returns whether the sender echoes a TSval from the last `span` values that it was sent.
+fn echoes(back: &Record, seg: &Segment, span: u32) -> bool {
+    seg.ts
+        .is_some_and(|ts| !ts.ecr.after(back.ts_high) && !ts.ecr.before(back.ts_high - span))
 }
 
-/// Returns whether x can have sent this TSecr: once agreed, each segment has the option (RFC 7323 section 3.2).
-fn is_echo(rec: &Record, back: &Record, s: &Segment) -> bool {
-    rec.traits & traits::TIMESTAMPS == 0 || echoes(back, s, ECHO_SPAN)
+/// Returns whether the sender can have sent this TSecr: once agreed, each segment has the option (RFC 7323 section
+/// 3.2).
+fn is_echo(rec: &Record, back: &Record, seg: &Segment) -> bool {
+    rec.traits & traits::TIMESTAMPS == 0 || echoes(back, seg, ECHO_SPAN)
 }
 
-/// Notes the fields of a segment of x in any mode that has a slot.
-pub(super) fn note_peer(x: &mut Leg, s: &Segment, in_place: bool) {
+/// Notes the fields of a segment of the sender in any mode that has a slot.
+pub(super) fn note_peer(from: &mut Leg, seg: &Segment, in_place: bool) {
     if !in_place {
         return;
     }
-    note_ack(&mut x.rec, s);
-    if s.has(flag::ACK) && !s.ack.before(x.rec.rx_ack) {
-        x.rx_shrunk = (x.rec.rx_edge - s.edge(x.rec.wscale_in)) as u32;
+    note_ack(&mut from.rec, seg);
+    if seg.has(flag::ACK) && !seg.ack.before(from.rec.rx_ack) {
+        from.rx_shrunk = (from.rec.rx_edge - seg.edge(from.rec.wscale_in)) as u32;
     }
-    if let Some(ts) = s.ts {
-        x.rx_ts = x.rx_ts.max(ts.val);
+    if let Some(ts) = seg.ts {
+        from.rx_ts = from.rx_ts.max(ts.val);
     }
 }
 
-/// Judgement of a segment to forward: dropped by a verdict, or passed on, and noted (`true`) or not.
-pub(super) type Judgement = Result<bool, Verdict>;
+/// Admission of a segment to forward: dropped by a verdict, or passed on, and noted (`true`) or not.
+pub(super) type Admission = Result<bool, Verdict>;
 
-/// Judges whether a segment of a spliced flow can be x's own (RFC 9293 section 3.10.7.4, RFC 5961): `judge_by` of
-/// `track.h`. `offered` is the edge up to which x may send. `challenge` tells whether a SYN may provoke a challenge
-/// now.
-fn judge_by(rec: &Record, back: &Record, offered: Seq, s: &Segment, challenge: bool) -> Judgement {
+/// Judges whether a segment of a spliced flow can be the sender's own (RFC 9293 section 3.10.7.4, RFC 5961):
+/// `check_against` of `admit.h`. `offered` is the edge up to which the sender may send. `challenge` tells whether a SYN
+/// may provoke a challenge now.
+fn check_against(rec: &Record, back: &Record, offered: Seq, seg: &Segment, challenge: bool) -> Admission {
     let acked = back.rx_ack + back.ack_off;
     let limit = offered + 1;
-    if s.has(flag::RST) {
-        let outside = s.seq.before(acked - 1) || s.seq.after(limit);
+    if seg.has(flag::RST) {
+        let outside = seg.seq.before(acked - 1) || seg.seq.after(limit);
         return if outside {
             Err(Verdict::DropWindow)
         } else {
             Ok(false)
         };
     }
-    if s.has(flag::SYN) {
+    if seg.has(flag::SYN) {
         return if challenge {
             Ok(false)
         } else {
             Err(Verdict::DropSyn)
         };
     }
-    if acks_too_little(rec, back, s) || s.ack.after(back.end() + back.seq_off) {
+    if acks_too_little(rec, back, seg) || seg.ack.after(back.end() + back.seq_off) {
         return Err(Verdict::DropAck);
     }
-    // The far end may have acknowledged this much since x last heard of it.
+    // The far end may have acknowledged this much since the sender last heard of it.
     let oldest = acked - 1 - (65_535 << (back.wscale_in & 15));
-    if s.end().after(limit) || s.end().before(oldest) {
+    if seg.end().after(limit) || seg.end().before(oldest) {
         return Err(Verdict::DropWindow);
     }
-    if s.end().before(acked) {
+    if seg.end().before(acked) {
         return Ok(false);
     }
-    if s.seq.after(rec.end()) && !is_echo(rec, back, s) {
-        return if s.occupies() {
+    if seg.seq.after(rec.end()) && !is_echo(rec, back, seg) {
+        return if seg.occupies() {
             Err(Verdict::DropEcho)
         } else {
             Ok(false)
@@ -140,11 +144,11 @@ fn judge_by(rec: &Record, back: &Record, offered: Seq, s: &Segment, challenge: b
     Ok(true)
 }
 
-/// Notes the end of x's stream: a reset counts only where it can be in place (RFC 5961 sections 3.2 and 4.2).
-pub(super) fn note_end(rec: &mut Record, back: &Record, s: &Segment) {
+/// Notes the end of the sender's stream: a reset counts only where it can be in place (RFC 5961 sections 3.2 and 4.2).
+pub(super) fn note_end(rec: &mut Record, back: &Record, seg: &Segment) {
     let acked = back.rx_ack + back.ack_off;
-    if s.has(flag::RST) {
-        if s.seq == acked || s.seq == rec.end() {
+    if seg.has(flag::RST) {
+        if seg.seq == acked || seg.seq == rec.end() {
             rec.seen |= seen::RST;
         }
     } else {
@@ -152,27 +156,27 @@ pub(super) fn note_end(rec: &mut Record, back: &Record, s: &Segment) {
     }
 }
 
-/// Notes the end of x's payload; a FIN counts once its segment is claimed.
-pub(super) fn note_end_of(rec: &mut Record, s: &Segment, in_place: bool) {
+/// Notes the end of the sender's payload; a FIN counts once its segment is claimed.
+pub(super) fn note_end_of(rec: &mut Record, seg: &Segment, in_place: bool) {
     // The number of an empty segment may be ahead of payload that is late, lost or held.
-    if in_place && s.occupies() && !s.has(flag::SYN | flag::RST) {
-        raise(&mut rec.rx_end, s.seq + s.len);
+    if in_place && seg.occupies() && !seg.has(flag::SYN | flag::RST) {
+        seq_advance(&mut rec.rx_end, seg.seq + seg.len);
     }
 }
 
-/// Notes the TSval that o is about to see: before the claim, so that code that moves the flow has it.
-pub(super) fn note_timestamp(rec: &mut Record, s: &Segment, in_place: bool) {
-    if let Some(ts) = s.ts
+/// Notes the TSval that the far end is about to see: before the claim, so that code that moves the flow has it.
+pub(super) fn note_timestamp(rec: &mut Record, seg: &Segment, in_place: bool) {
+    if let Some(ts) = seg.ts
         && in_place
     {
-        raise(&mut rec.ts_high, ts.val + rec.tsval_off);
+        seq_advance(&mut rec.ts_high, ts.val + rec.tsval_off);
     }
 }
 
 impl Flow {
-    /// Notes a FIN or RST: `note_fin_or_rst` of `walk.h`.
-    pub(super) fn note_fin_or_rst(&mut self, side: Side, slotted: bool, s: &Segment, in_place: bool) {
-        let ends = s.has(flag::RST) || (in_place && s.has(flag::FIN));
+    /// Notes a FIN or RST: `note_fin_or_rst` of `track.h`.
+    pub(super) fn note_fin_or_rst(&mut self, side: Side, slotted: bool, seg: &Segment, in_place: bool) {
+        let ends = seg.has(flag::RST) || (in_place && seg.has(flag::FIN));
         if !ends {
             return;
         }
@@ -180,29 +184,35 @@ impl Flow {
             return;
         };
         if let Some(rec) = self.record_at(side, slotted) {
-            note_end(rec, &back, s);
+            note_end(rec, &back, seg);
         }
     }
 
-    /// Judges a segment: whether it is to be noted, or by which verdict it is dropped (`judge` of `walk.h`).
-    pub(super) fn judge(&mut self, side: Side, slotted: bool, s: &Segment, challenge: bool) -> Judgement {
+    /// Judges a segment: whether it is to be noted, or by which verdict it is dropped (`check_segment` of `admit.h`).
+    pub(super) fn check_segment(
+        &mut self,
+        side: Side,
+        slotted: bool,
+        seg: &Segment,
+        challenge: bool,
+    ) -> Admission {
         let Some(rec) = self.record_at(side, slotted).copied() else {
             return Ok(false);
         };
-        let plain = s.has(flag::ACK) && !s.has(flag::SYN | flag::RST);
+        let plain = seg.has(flag::ACK) && !seg.has(flag::SYN | flag::RST);
         let beside = match slotted {
             true => Some(self.leg(side.other()).rec),
             false => self.records[side.other()],
         };
         let fits = beside.is_some_and(|back| {
             let sent = back.end() + back.seq_off;
-            !s.ack.after(sent) && !s.end().after(back.rx_edge + back.ack_off + 1)
+            !seg.ack.after(sent) && !seg.end().after(back.rx_edge + back.ack_off + 1)
         });
-        if s.seq == rec.rx_end && plain && !is_long_known(&rec, s.ack) && fits {
+        if seg.seq == rec.rx_end && plain && !is_long_known(&rec, seg.ack) && fits {
             return Ok(true);
         }
-        let news = s.len > 0 && (s.seq + s.len).after(rec.rx_end);
-        let judgement = match self.record(side.other()).copied() {
+        let news = seg.len > 0 && (seg.seq + seg.len).after(rec.rx_end);
+        let admission = match self.record(side.other()).copied() {
             None => Ok(false),
             Some(back) => {
                 let mut offered = back.rx_edge + back.ack_off;
@@ -210,12 +220,12 @@ impl Flow {
                 if slotted {
                     offered = offered.max(self.leg(side).tx_edge);
                 }
-                judge_by(&rec, &back, offered, s, challenge)
+                check_against(&rec, &back, offered, seg, challenge)
             }
         };
-        match judgement {
+        match admission {
             // A segment that is not noted must not have new payload.
-            Ok(false) if news && !s.has(flag::RST) => Err(Verdict::DropWindow),
+            Ok(false) if news && !seg.has(flag::RST) => Err(Verdict::DropWindow),
             other => other,
         }
     }

@@ -1,14 +1,15 @@
-//! Moves a flow between slot and records, while segments pass: `release` and `attach` of `move.bpf.c`, step by step.
+//! Moves a flow between slot and records, while segments pass: `demote` and `promote` of `flow_ops.bpf.c`, step by
+//! step.
 
-use super::state::{Flow, Mode, Placement, Record, Side, raise};
+use super::state::{Flow, Mode, Placement, Record, Side, seq_advance};
 
 /// Direction in which a flow moves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
     /// From the slot to the records: dormant to detached.
-    Release,
+    Demote,
     /// From the records to the slot, which is in mode FINAL already.
-    Attach,
+    Promote,
 }
 
 /// Flow on its way between its slot and its records.
@@ -21,10 +22,10 @@ pub struct Transfer {
 /// Merges the second half of a record, so that nothing goes back: a segment may have noted more on either side.
 fn merge(to: &mut Record, from: &Record) {
     to.seen |= from.seen;
-    raise(&mut to.rx_end, from.rx_end);
-    raise(&mut to.rx_ack, from.rx_ack);
-    raise(&mut to.rx_edge, from.rx_edge);
-    raise(&mut to.ts_high, from.ts_high);
+    seq_advance(&mut to.rx_end, from.rx_end);
+    seq_advance(&mut to.rx_ack, from.rx_ack);
+    seq_advance(&mut to.rx_edge, from.rx_edge);
+    seq_advance(&mut to.ts_high, from.ts_high);
 }
 
 impl Transfer {
@@ -39,8 +40,8 @@ impl Transfer {
         let step = self.step;
         self.step = step.saturating_add(1);
         match self.direction {
-            Direction::Release => release(flow, step),
-            Direction::Attach => attach(flow, step),
+            Direction::Demote => demote(flow, step),
+            Direction::Promote => promote(flow, step),
         }
     }
 
@@ -56,10 +57,10 @@ impl Transfer {
     }
 }
 
-fn release(flow: &mut Flow, step: u8) -> bool {
+fn demote(flow: &mut Flow, step: u8) -> bool {
     // A packet may wake the pair until this step: the first of the two has the flow.
     if step == 0 {
-        return flow.slot.mode != Mode::Moved && !flow.switch(Mode::Final, Mode::Moved);
+        return flow.slot.mode != Mode::Moved && !flow.transition(Mode::Final, Mode::Moved);
     }
     let side = if step.is_multiple_of(2) {
         Side::Client
@@ -80,7 +81,7 @@ fn release(flow: &mut Flow, step: u8) -> bool {
     step >= 4
 }
 
-fn attach(flow: &mut Flow, step: u8) -> bool {
+fn promote(flow: &mut Flow, step: u8) -> bool {
     if step == 0 {
         copy(flow);
         return false;
@@ -107,9 +108,9 @@ fn copy(flow: &mut Flow) {
         }
     }
     for side in Side::BOTH {
-        let (x, o) = flow.legs(side);
+        let (from, to) = flow.legs(side);
         // Note the last promises to the ends, as far as the far ends' segments show them.
-        x.tx_ack = o.rec.rx_ack + o.rec.ack_off;
-        x.tx_edge = o.rec.rx_edge + o.rec.ack_off;
+        from.tx_ack = to.rec.rx_ack + to.rec.ack_off;
+        from.tx_edge = to.rec.rx_edge + to.rec.ack_off;
     }
 }

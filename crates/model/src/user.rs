@@ -3,11 +3,11 @@
 use longsplice_core::seq::{Offset, Seq};
 
 use super::{
-    state::{Flow, Leg, Mode, Placement, Record, Side, owed, raise, seen, slot_flag, traits},
-    undrain::settled,
+    state::{Flow, Leg, Mode, Placement, Record, Side, bypassed, seen, seq_advance, slot_flag, traits},
+    undrain::has_delivered,
 };
 
-/// State of a local socket's connection, in its own numbers (`struct ls_peek`).
+/// State of a local socket's connection, in its own numbers (`struct ls_inspection`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SocketState {
     /// Next number that it expects.
@@ -80,7 +80,7 @@ impl Leg {
             tx_edge: edge,
             adj_seq: seq,
             adj_ack: ack,
-            read_to: rcv_nxt - 1,
+            delivered: rcv_nxt - 1,
             ..Leg::default()
         }
     }
@@ -106,7 +106,7 @@ impl Flow {
     }
 
     /// Compares and swaps the mode.
-    pub fn switch(&mut self, from: Mode, to: Mode) -> bool {
+    pub fn transition(&mut self, from: Mode, to: Mode) -> bool {
         let same = self.slot.mode == from;
         if same {
             self.slot.mode = to;
@@ -137,11 +137,11 @@ impl Flow {
     /// numbers, with the FIN of its peer if that has `ended`. Bytes on their way to the socket at the registration of
     /// the pair were not noted, nor those accepted by a window that was not seen.
     pub fn note_received(&mut self, side: Side, received: Seq, ended: bool) {
-        let (x, _) = self.legs(side);
-        raise(&mut x.cut, received);
-        raise(&mut x.rec.rx_end, received - u32::from(ended));
+        let (from, _) = self.legs(side);
+        seq_advance(&mut from.cut, received);
+        seq_advance(&mut from.rec.rx_end, received - u32::from(ended));
         if ended {
-            x.rec.seen |= seen::FIN;
+            from.rec.seen |= seen::FIN;
         }
     }
 
@@ -155,20 +155,20 @@ impl Flow {
             let leg = &mut self.slot.leg[side];
             leg.rec.tsval_off = ts_off[side];
             leg.rec.tsecr_off = -far;
-            leg.read_to = leg.cut - 1;
-            leg.owed = 0;
+            leg.delivered = leg.cut - 1;
+            leg.bypassed = 0;
         }
         self.slot.flags = flags;
-        self.switch(Mode::Track, Mode::Drain)
+        self.transition(Mode::Track, Mode::Drain)
     }
 
     /// Lowers the noted acknowledgement of a side's peer to the one that its socket accepted (in the wire's numbers):
     /// an acknowledgement that the socket refused does not count.
     pub fn disbelieve(&mut self, side: Side, una: Seq) {
-        let (x, _) = self.legs(side);
-        if x.loc_end.after(una) {
-            x.loc_acked = x.loc_acked.min(una);
-            x.rec.rx_ack = x.rec.rx_ack.min(una);
+        let (from, _) = self.legs(side);
+        if from.loc_end.after(una) {
+            from.loc_acked = from.loc_acked.min(una);
+            from.rec.rx_ack = from.rec.rx_ack.min(una);
         }
     }
 
@@ -178,15 +178,15 @@ impl Flow {
     /// The second condition matters to a pair that was woken while it drained: bytes below the cut went both ways, and
     /// a socket refuses acknowledgements above the data that it sent (RFC 9293 section 3.10.7.4).
     #[must_use]
-    pub fn is_settled(&self) -> bool {
-        let through = |x: &Leg, o: &Leg| settled(x, o) && !o.rec.rx_ack.after(o.loc_end);
+    pub fn is_quiescent(&self) -> bool {
+        let through = |from: &Leg, to: &Leg| has_delivered(from, to) && !to.rec.rx_ack.after(to.loc_end);
         let [a, b] = &self.slot.leg;
         through(a, b) && through(b, a)
     }
 
     /// Goes from Undrain to Track, once the flow is settled.
     pub fn undrained(&mut self) -> bool {
-        self.is_settled() && self.switch(Mode::Undrain, Mode::Track)
+        self.is_quiescent() && self.transition(Mode::Undrain, Mode::Track)
     }
 
     /// Gives a flow in FINAL without usable sockets rebuilt ones, so that it can be woken. Returns `false` if it is in
@@ -197,20 +197,20 @@ impl Flow {
         }
         for side in Side::BOTH {
             let socket = &sockets[side];
-            let (x, o) = self.legs(side);
-            *x = Leg {
-                rec: x.rec,
+            let (from, to) = self.legs(side);
+            *from = Leg {
+                rec: from.rec,
                 cut: socket.rcv_nxt,
-                rx_ts: x.rx_ts,
+                rx_ts: from.rx_ts,
                 loc_acked: socket.snd_nxt,
                 loc_end: socket.snd_nxt,
                 loc_ack: socket.rcv_nxt,
                 loc_edge: socket.rcv_edge,
-                tx_ack: o.rec.rx_ack + o.rec.ack_off,
+                tx_ack: to.rec.rx_ack + to.rec.ack_off,
                 tx_edge: socket.rcv_edge,
                 base: socket.rcv_nxt,
-                owed: owed::NEW,
-                read_to: socket.rcv_nxt,
+                bypassed: bypassed::NEW,
+                delivered: socket.rcv_nxt,
                 ..Leg::default()
             };
         }

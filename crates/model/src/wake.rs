@@ -3,16 +3,17 @@
 use longsplice_core::seq::Seq;
 
 use super::{
-    state::{Flow, Leg, Mode, Side, owed, raise, seen, slot_flag},
+    state::{Flow, Leg, Mode, Side, bypassed, seen, seq_advance, slot_flag},
     window::keeps_promise,
 };
 
-/// Returns whether x's stream went past the sockets since they stopped.
-pub(super) fn went_past(x: &Leg) -> bool {
-    x.rec.rx_end.after(x.cut) || x.owed & owed::DRAIN != 0
+/// Returns whether the sender's stream went past the sockets since they stopped.
+pub(super) fn went_past(from: &Leg) -> bool {
+    from.rec.rx_end.after(from.cut) || from.bypassed & bypassed::DRAIN != 0
 }
 
-/// State of x's stream, read once: other CPUs may raise these fields meanwhile, and process their packets again.
+/// State of the sender's stream, read once: other CPUs may raise these fields meanwhile, and process their packets
+/// again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Reach {
     end: Seq,
@@ -24,17 +25,21 @@ pub(super) struct Reach {
 impl Reach {
     /// Reads the state. If the sockets are parked, user space has stored where they stand: a late segment may have
     /// raised the cut, and been processed again.
-    pub(super) fn of(x: &Leg, from: Mode) -> Reach {
-        let end = if from == Mode::Freeze {
-            x.base
+    pub(super) fn of(from: &Leg, mode: Mode) -> Reach {
+        let end = if mode == Mode::Freeze {
+            from.base
         } else {
-            x.rec.rx_end
+            from.rec.rx_end
         };
-        let cut = if from == Mode::Drain { x.cut } else { x.read_to };
+        let cut = if mode == Mode::Drain {
+            from.cut
+        } else {
+            from.delivered
+        };
         Reach {
             end,
             cut,
-            fin: x.rec.seen & seen::FIN != 0 && !cut.after(end),
+            fin: from.rec.seen & seen::FIN != 0 && !cut.after(end),
         }
     }
 
@@ -48,49 +53,53 @@ impl Reach {
     }
 }
 
-/// Returns whether, in DRAIN, the local sockets could continue in the direction from x to o. They can if nothing of it
-/// was forwarded, or if all of the sockets' payload is delivered.
-fn can_go_on(x: &Leg, o: &Leg, reach: Reach) -> bool {
-    let untouched = !reach.went_past() && x.owed & owed::DRAIN == 0;
-    untouched || (x.read_to == reach.cut && o.loc_acked == o.loc_end)
+/// Returns whether, in DRAIN, the local sockets could continue in the direction from the sender to the far end. They
+/// can if nothing of it was forwarded, or if all of the sockets' payload is delivered.
+fn can_go_on(from: &Leg, to: &Leg, reach: Reach) -> bool {
+    let untouched = !reach.went_past() && from.bypassed & bypassed::DRAIN == 0;
+    untouched || (from.delivered == reach.cut && to.loc_acked == to.loc_end)
 }
 
-/// Has x's own socket continue at the base, which the socket takes for its present number. All bytes before it went
-/// past the socket; a FIN there may have passed, too, but the sockets deliver it: user space shows it to the local one.
-pub(super) fn shift_to(x: &mut Leg, o: &mut Leg, reach: Reach) {
+/// Has the sender's own socket continue at the base, which the socket takes for its present number. All bytes before it
+/// went past the socket; a FIN there may have passed, too, but the sockets deliver it: user space shows it to the local
+/// one.
+pub(super) fn shift_to(from: &mut Leg, to: &mut Leg, reach: Reach) {
     let base = reach.base();
     let shift = (base - reach.cut) as u32;
-    x.owed = if reach.fin {
-        owed::SOME | owed::FIN
+    from.bypassed = if reach.fin {
+        bypassed::SOME | bypassed::FIN
     } else {
-        owed::SOME
+        bypassed::SOME
     };
-    x.base = base;
-    raise(&mut x.cut, base);
-    x.read_to = base;
-    x.adj_seq = x.adj_seq.removed(shift);
-    x.loc_ack = base;
-    x.loc_edge = x.loc_edge + shift;
-    raise(&mut x.tx_ack, o.rec.rx_ack + o.rec.ack_off);
-    raise(&mut x.tx_edge, (o.rec.rx_edge + o.rec.ack_off).min(x.loc_edge));
-    o.loc_end = base + x.rec.seq_off;
-    o.loc_acked = o.loc_end;
+    from.base = base;
+    seq_advance(&mut from.cut, base);
+    from.delivered = base;
+    from.adj_seq = from.adj_seq.removed(shift);
+    from.loc_ack = base;
+    from.loc_edge = from.loc_edge + shift;
+    seq_advance(&mut from.tx_ack, to.rec.rx_ack + to.rec.ack_off);
+    seq_advance(
+        &mut from.tx_edge,
+        (to.rec.rx_edge + to.rec.ack_off).min(from.loc_edge),
+    );
+    to.loc_end = base + from.rec.seq_off;
+    to.loc_acked = to.loc_end;
 }
 
-/// Has the direction from x to o continue behind all forwarded payload, which the two ends deliver.
-fn go_on(x: &mut Leg, o: &mut Leg, reach: Reach) {
-    if stands(x, reach) {
+/// Has the direction from the sender to the far end continue behind all forwarded payload, which the two ends deliver.
+fn go_on(from: &mut Leg, to: &mut Leg, reach: Reach) {
+    if stands(from, reach) {
         return;
     }
-    o.adj_ack = o.adj_ack.removed((reach.base() - reach.cut) as u32);
-    shift_to(x, o, reach);
+    to.adj_ack = to.adj_ack.removed((reach.base() - reach.cut) as u32);
+    shift_to(from, to, reach);
 }
 
 /// Returns whether nothing went past the sockets: they are where the stream is.
-pub(super) fn stands(x: &mut Leg, reach: Reach) -> bool {
-    let stands = !reach.went_past() && x.owed & owed::NEW == 0;
+pub(super) fn stands(from: &mut Leg, reach: Reach) -> bool {
+    let stands = !reach.went_past() && from.bypassed & bypassed::NEW == 0;
     if stands {
-        x.owed = 0;
+        from.bypassed = 0;
     }
     stands
 }
@@ -151,20 +160,20 @@ impl Wake {
                 self.step = Step::Look;
             }
             Step::Look => {
-                let [a, b] = &slot.leg;
-                let reach = [Reach::of(a, self.from), Reach::of(b, self.from)];
-                let keeps = |x, r: Reach| !self.promised || keeps_promise(x, r.cut, r.base());
-                let can =
-                    self.from != Mode::Drain || (can_go_on(a, b, reach[0]) && can_go_on(b, a, reach[1]));
-                self.step = if can && keeps(a, reach[0]) && keeps(b, reach[1]) {
+                let [client, server] = &slot.leg;
+                let reach = [Reach::of(client, self.from), Reach::of(server, self.from)];
+                let keeps = |from, r: Reach| !self.promised || keeps_promise(from, r.cut, r.base());
+                let can = self.from != Mode::Drain
+                    || (can_go_on(client, server, reach[0]) && can_go_on(server, client, reach[1]));
+                self.step = if can && keeps(client, reach[0]) && keeps(server, reach[1]) {
                     Step::GoOn(Side::Client, reach)
                 } else {
                     Step::Store(self.from)
                 };
             }
             Step::GoOn(side, reach) => {
-                let (x, o) = flow.legs(side);
-                go_on(x, o, reach[side]);
+                let (from, to) = flow.legs(side);
+                go_on(from, to, reach[side]);
                 self.step = match side {
                     Side::Client => Step::GoOn(Side::Server, reach),
                     Side::Server => {

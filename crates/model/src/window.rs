@@ -15,46 +15,47 @@ pub fn window_field(edge: Seq, ack: Seq, scale: u8) -> u32 {
     }
 }
 
-/// Returns the right edge that x may be offered before a drain (papers' section III-E).
-pub(super) fn coupled_edge(x: &Leg, o: &Leg) -> Seq {
-    let edge = o.rec.rx_edge + o.rec.ack_off;
-    if x.room == 0 {
+/// Returns the right edge that the sender may be offered before a drain (papers' section III-E).
+pub(super) fn coupled_edge(from: &Leg, to: &Leg) -> Seq {
+    let edge = to.rec.rx_edge + to.rec.ack_off;
+    if from.max_inflight == 0 {
         edge
     } else {
-        edge.min(o.rec.rx_ack + o.rec.ack_off + x.room)
+        edge.min(to.rec.rx_ack + to.rec.ack_off + from.max_inflight)
     }
 }
 
-/// Returns the bytes that the local socket of x's leg can take from `cut` on.
-fn kept_by(x: &Leg, cut: Seq) -> u32 {
-    (x.loc_edge - cut) as u32
+/// Returns the bytes that the local socket of the sender's leg can take from `cut` on.
+fn kept_by(from: &Leg, cut: Seq) -> u32 {
+    (from.loc_edge - cut) as u32
 }
 
-/// Returns the right edge that x may be offered while segments are forwarded: that of the far end, but no more than the
-/// local socket of x's leg could take if it had to continue now; an edge once promised stays. A leg that pauses at its
-/// trap may have all up to there, and little beyond.
-pub(super) fn kept_edge(slot: &Slot, x: &Leg, edge: Seq) -> Seq {
+/// Returns the right edge that the sender may be offered while segments are forwarded: that of the far end, but no more
+/// than the local socket of the sender's leg could take if it had to continue now; an edge once promised stays. A leg
+/// that pauses at its trap may have all up to there, and little beyond.
+pub(super) fn kept_edge(slot: &Slot, from: &Leg, edge: Seq) -> Seq {
     if slot.flags & slot_flag::KEEP == 0 {
         return edge;
     }
-    let kept = kept_by(x, x.cut);
-    let mut limit = x.rec.rx_end.max(x.cut) + kept;
-    if slot.flags & slot_flag::PAUSE != 0 && x.rec.armed {
+    let kept = kept_by(from, from.cut);
+    let mut limit = from.rec.rx_end.max(from.cut) + kept;
+    if slot.flags & slot_flag::PAUSE != 0 && from.rec.armed {
         limit = limit
-            .max(x.rec.trap - SUPER_PACKET + kept)
-            .min(x.rec.trap + LEAST_WINDOW);
+            .max(from.rec.trap - SUPER_PACKET + kept)
+            .min(from.rec.trap + LEAST_WINDOW);
     }
-    edge.min(limit.max(x.tx_edge))
+    edge.min(limit.max(from.tx_edge))
 }
 
-/// Returns whether x's socket, which stood at `cut` and continues at `base`, can take all that x was promised.
-pub(super) fn keeps_promise(x: &Leg, cut: Seq, base: Seq) -> bool {
-    !x.tx_edge.after(base + kept_by(x, cut))
+/// Returns whether the sender's socket, which stood at `cut` and continues at `base`, can take all that the sender was
+/// promised.
+pub(super) fn keeps_promise(from: &Leg, cut: Seq, base: Seq) -> bool {
+    !from.tx_edge.after(base + kept_by(from, cut))
 }
 
 /// Returns whether the local socket could take the segment (`fits_window`).
-pub(super) fn fits_window(x: &Leg, end: Seq) -> bool {
-    !end.after(x.loc_edge.max(x.tx_edge) + 1)
+pub(super) fn fits_window(from: &Leg, end: Seq) -> bool {
+    !end.after(from.loc_edge.max(from.tx_edge) + 1)
 }
 
 /// Longest segment, in bytes, except for BIG TCP.
@@ -62,7 +63,7 @@ const SUPER_PACKET: u32 = 65_536;
 
 /// Limits the window of an awake pair to the size of the far end's, so that the pair may be spliced again at once. It
 /// moves on with the local socket's acknowledgements, independently of the far end.
-pub(super) fn modest_edge(o: &Leg, ack: Seq, edge: Seq) -> Seq {
-    let far = (o.rec.rx_edge - o.rec.rx_ack) as u32;
+pub(super) fn modest_edge(to: &Leg, ack: Seq, edge: Seq) -> Seq {
+    let far = (to.rec.rx_edge - to.rec.rx_ack) as u32;
     edge.min(ack + far.max(LEAST_WINDOW))
 }

@@ -110,7 +110,7 @@ class Handler(http.server.SimpleHTTPRequestHandler):
             "CONTENT_LENGTH": str(len(body)),
             "HTTP_CONTENT_ENCODING": self.headers.get("Content-Encoding", ""),
             "GIT_PROTOCOL": self.headers.get("Git-Protocol", ""),
-            "REMOTE_USER": "somebody",
+            "REMOTE_USER": "user",
             "REMOTE_ADDR": self.client_address[0],
             "SERVER_PROTOCOL": self.request_version,
         }

@@ -107,7 +107,11 @@ fn rules_of_a_killed_daemon_end_with_the_next_one() {
     let mut pair = connect(&net, &daemon, 8080, &listener);
     assert!(daemon.rules().rules[0].packets > 0);
     daemon.kill();
-    assert_eq!(filters(&net.forwarder, "ingress"), 2, "a filter ends with nobody");
+    assert_eq!(
+        filters(&net.forwarder, "ingress"),
+        2,
+        "a filter outlives its process"
+    );
     daemon.start(&net.forwarder);
     assert_eq!(filters(&net.forwarder, "ingress"), 1);
     pair.exchange(BYTES);

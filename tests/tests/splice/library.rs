@@ -184,10 +184,10 @@ fn a_target_that_refuses_is_an_error_of_connect() {
         .unwrap();
     let near = desk.library.accept();
     let splicer = desk.library.splicer().clone();
-    let nobody = SocketAddr::from((desk.net.server_addr, 9));
+    let no_listener = SocketAddr::from((desk.net.server_addr, 9));
     let connected = desk.library.run(
         desk.library
-            .spawn(async move { splicer.connect(nobody, &near, Duration::from_secs(5)).await }),
+            .spawn(async move { splicer.connect(no_listener, &near, Duration::from_secs(5)).await }),
     );
     let error = connected.unwrap().unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::ConnectionRefused);

@@ -10,7 +10,7 @@ use std::{
 };
 
 use longsplice_dataplane::{
-    Dataplane, Leg, LegStart, Mapping, Mode, Offset, Options, Peek, PerSide, Seq, Side,
+    Dataplane, Inspection, Leg, LegStart, Mapping, Mode, Offset, Options, PerSide, Seq, Side,
 };
 use longsplice_engine::{FlowId, RequestError, Shutdown, Splicer, SplicerConfig};
 use longsplice_lab::Namespace;
@@ -51,7 +51,7 @@ fn start(leg: Leg) -> LegStart {
         wscale_out: 7,
         blank_sack: false,
         ended: false,
-        peek: Peek::at_rest(Seq::new(1000), Seq::new(1000), [65_000; 2]),
+        inspection: Inspection::at_rest(Seq::new(1000), Seq::new(1000), [65_000; 2]),
         mapping: Mapping::default(),
         alone: false,
         mss: 1460,
@@ -91,8 +91,8 @@ fn leave(instance: &str, flows: u32) {
         plane
             .register(&slot, plane.next_serial(), false, &starts)
             .unwrap();
-        assert!(slot.switch(Mode::Track, Mode::Drain) && slot.switch(Mode::Drain, Mode::Final));
-        plane.release(&slot, legs(n), PerSide::both(0)).unwrap();
+        assert!(slot.transition(Mode::Track, Mode::Drain) && slot.transition(Mode::Drain, Mode::Final));
+        plane.demote(&slot, legs(n), PerSide::both(0)).unwrap();
     }
     assert_eq!(plane.direction(legs(0).server).unwrap().side, Side::Server);
 }

@@ -158,6 +158,6 @@ fn a_relayed_flow_is_reset_at_both_ends() {
     pair.server.expect_reset(Duration::from_secs(5));
     assert!(
         start.elapsed() < Duration::from_secs(2),
-        "promptly, though nobody sent anything"
+        "promptly, though no segment was sent"
     );
 }

@@ -22,10 +22,10 @@ fn git(switch: &Switch, folder: &Path, words: &[&str]) -> String {
         .env("GIT_CONFIG_GLOBAL", "/dev/null")
         .env("GIT_CONFIG_SYSTEM", "/dev/null")
         .env("GIT_TERMINAL_PROMPT", "0")
-        .env("GIT_AUTHOR_NAME", "somebody")
-        .env("GIT_AUTHOR_EMAIL", "somebody@example.org")
-        .env("GIT_COMMITTER_NAME", "somebody")
-        .env("GIT_COMMITTER_EMAIL", "somebody@example.org");
+        .env("GIT_AUTHOR_NAME", "author")
+        .env("GIT_AUTHOR_EMAIL", "author@example.org")
+        .env("GIT_COMMITTER_NAME", "author")
+        .env("GIT_COMMITTER_EMAIL", "author@example.org");
     said(&command.output().unwrap())
 }
 

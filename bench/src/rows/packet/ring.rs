@@ -69,9 +69,9 @@ impl Ring {
                 .plane
                 .register(&slot, ring.plane.next_serial(), true, &starts)
                 .and_then(|()| {
-                    slot.switch(Mode::Track, Mode::Drain);
-                    slot.switch(Mode::Drain, Mode::Final);
-                    ring.plane.release(&slot, legs, PerSide::both(0))
+                    slot.transition(Mode::Track, Mode::Drain);
+                    slot.transition(Mode::Drain, Mode::Final);
+                    ring.plane.demote(&slot, legs, PerSide::both(0))
                 });
             made.with_context(|| format!("make flow {n} of {flows}"))?;
         }
@@ -147,7 +147,7 @@ impl Ring {
         let times = (0..walks).map(|_| self.walk(Hook::Ingress, &stranger)).collect();
         ensure!(
             self.plane.verdicts() == before,
-            "a segment that is nobody's was counted"
+            "a segment of no flow was counted"
         );
         times
     }

@@ -9,7 +9,7 @@ use std::hash::Hasher;
 
 use siphasher::sip::SipHasher13;
 
-use super::{Candidate, FULL_SHARE, Listed};
+use super::{Backend, Candidate, FULL_SHARE};
 
 /// Sizes of a table, which are primes; it has at least a hundred slots for each server (section 5.3 of the paper), or
 /// the last of these.
@@ -34,10 +34,10 @@ pub(super) struct Maglev {
 
 impl Maglev {
     /// Builds the table of the servers of the lowest tier.
-    pub(super) fn new(listed: &[Listed]) -> Maglev {
-        let lowest = listed.iter().map(|s| s.tier).min();
+    pub(super) fn new(backends: &[Backend]) -> Maglev {
+        let lowest = backends.iter().map(|s| s.tier).min();
         let servers: Vec<_> = (0..=u16::MAX)
-            .zip(listed)
+            .zip(backends)
             .filter(|(_, s)| Some(s.tier) == lowest)
             .collect();
         let enough = |size: &usize| *size >= servers.len() * SLOTS_EACH;
@@ -51,7 +51,7 @@ impl Maglev {
     /// Returns the server of the key, or its replacement.
     pub(super) fn choose(
         &self,
-        listed: &[Listed],
+        backends: &[Backend],
         candidates: &[Candidate],
         eligible: &dyn Fn(&Candidate) -> bool,
         key: &[u8],
@@ -60,19 +60,19 @@ impl Maglev {
         let slot = key.checked_rem(self.slots.len() as u64)?;
         let owner = usize::from(*self.slots.get(slot as usize)?);
         let takes = |owner: usize| {
-            let (candidate, listed) = (candidates.get(owner)?, listed.get(owner)?);
+            let (candidate, backend) = (candidates.get(owner)?, backends.get(owner)?);
             // A server in a slow start gets a growing share of its keys.
-            let share = candidate.weight / listed.weight.max(1);
+            let share = candidate.weight / backend.weight.max(1);
             let part = hash(Purpose::Share, &[&key.to_le_bytes()]) % u64::from(FULL_SHARE);
             (eligible(candidate) && part < share.into()).then_some(owner)
         };
-        takes(owner).or_else(|| stand_in(listed, candidates, eligible, key))
+        takes(owner).or_else(|| stand_in(backends, candidates, eligible, key))
     }
 }
 
 /// Lets the servers take slots in turn; one of half the weight takes one at every other turn (section 3.4 of the
 /// paper).
-fn fill(servers: &[(u16, &Listed)], size: usize) -> Vec<u16> {
+fn fill(servers: &[(u16, &Backend)], size: usize) -> Vec<u16> {
     let prime = size as u64;
     let heaviest = servers.iter().map(|(_, s)| s.weight).max().unwrap_or(0).max(1);
     let mut takers: Vec<_> = servers
@@ -130,12 +130,12 @@ impl Taker {
 /// Chooses by weighted rendezvous: each server draws a number of the key and itself, and the highest for its weight
 /// wins.
 fn stand_in(
-    listed: &[Listed],
+    backends: &[Backend],
     candidates: &[Candidate],
     eligible: &dyn Fn(&Candidate) -> bool,
     key: u64,
 ) -> Option<usize> {
-    let score = |server: &Listed, candidate: &Candidate| {
+    let score = |server: &Backend, candidate: &Candidate| {
         let drawn = hash(
             Purpose::Rendezvous,
             &[&key.to_le_bytes(), server.identity.as_bytes()],
@@ -144,7 +144,7 @@ fn stand_in(
         let unit = ((drawn >> 12) as f64 + 0.5) / (1u64 << 52) as f64;
         -f64::from(candidate.weight) / unit.ln()
     };
-    listed
+    backends
         .iter()
         .zip(candidates)
         .enumerate()

@@ -2,7 +2,7 @@
 //!
 //! A choice has three steps. It takes the lowest tier that has a ready server, so that backups wait for their turn. It
 //! leaves out servers that are full, drained, down or tried already. Among the rest the algorithm decides, by weight.
-//! Servers that are out because connections failed ([`Standing::Doubtful`]) are only chosen if no other server is left
+//! Servers that are out because connections failed ([`Eligibility::Doubtful`]) are only chosen if no other server is left
 //! in any tier: their state is a guess, and a doubtful server is better than none.
 
 mod load;
@@ -40,7 +40,7 @@ pub enum Algorithm {
 
 /// Configured properties of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Listed {
+pub struct Backend {
     /// Unique name of the server, the same on all switches that are to distribute keys alike.
     pub identity: String,
     /// Weight, 1 to [`MAX_WEIGHT`].
@@ -52,21 +52,21 @@ pub struct Listed {
 /// State of a server when a choice is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Candidate {
-    /// Weight in parts: [`FULL_SHARE`] times [`Listed::weight`], less in a slow start, never 0.
+    /// Weight in parts: [`FULL_SHARE`] times [`Backend::weight`], less in a slow start, never 0.
     pub weight: u32,
     /// Number of connections in use.
     pub open: u32,
     /// Tier of the server: lower ones are preferred. With [`Algorithm::First`] the order.
     pub tier: u32,
     /// Eligibility of the server.
-    pub standing: Standing,
+    pub eligibility: Eligibility,
     /// True if the server has as many connections as it may.
     pub full: bool,
 }
 
 /// Eligibility of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Standing {
+pub enum Eligibility {
     /// The server is in order.
     Ready,
     /// Connections to the server failed lately.
@@ -90,19 +90,19 @@ pub enum Choice {
 #[derive(Debug, Clone)]
 pub struct Balancer {
     algorithm: Algorithm,
-    listed: Vec<Listed>,
+    backends: Vec<Backend>,
     turns: RoundRobin,
     table: Option<Maglev>,
 }
 
 impl Balancer {
     /// Makes the balancer of these servers; candidates come in the same order.
-    pub fn new(algorithm: Algorithm, listed: Vec<Listed>) -> Balancer {
+    pub fn new(algorithm: Algorithm, backends: Vec<Backend>) -> Balancer {
         Balancer {
             algorithm,
-            turns: RoundRobin::new(listed.len()),
-            table: (algorithm == Algorithm::Hash).then(|| Maglev::new(&listed)),
-            listed,
+            turns: RoundRobin::new(backends.len()),
+            table: (algorithm == Algorithm::Hash).then(|| Maglev::new(&backends)),
+            backends,
         }
     }
 
@@ -114,8 +114,8 @@ impl Balancer {
         key: Option<&[u8]>,
         random: &mut dyn FnMut() -> u64,
     ) -> Choice {
-        for standing in [Standing::Ready, Standing::Doubtful] {
-            let of_it = || candidates.iter().filter(move |c| c.standing == standing);
+        for eligibility in [Eligibility::Ready, Eligibility::Doubtful] {
+            let of_it = || candidates.iter().filter(move |c| c.eligibility == eligibility);
             // In order, a full server passes connections on to the next; otherwise a full server is no reason to use a
             // backup.
             let tier = match self.algorithm {
@@ -125,7 +125,7 @@ impl Balancer {
             let Some(tier) = tier.or_else(|| of_it().map(|c| c.tier).min()) else {
                 continue;
             };
-            let eligible = |c: &Candidate| c.standing == standing && c.tier == tier && !c.full;
+            let eligible = |c: &Candidate| c.eligibility == eligibility && c.tier == tier && !c.full;
             return match self.among(candidates, &eligible, key, random) {
                 Some(index) => Choice::Server(index),
                 None => Choice::Full,
@@ -143,7 +143,7 @@ impl Balancer {
     ) -> Option<usize> {
         match (self.algorithm, key, &self.table) {
             (Algorithm::Hash, Some(key), Some(table)) => {
-                table.choose(&self.listed, candidates, eligible, key)
+                table.choose(&self.backends, candidates, eligible, key)
             }
             (Algorithm::RoundRobin | Algorithm::Hash, ..) => self.turns.choose(candidates, eligible),
             (Algorithm::LeastConnections, ..) => load::least(candidates, eligible, random),

@@ -12,8 +12,8 @@ fn numbers(mut seed: u64) -> impl FnMut() -> u64 {
     }
 }
 
-fn listed(weights: &[u32]) -> Vec<Listed> {
-    let one = |(n, weight): (usize, &u32)| Listed {
+fn listed(weights: &[u32]) -> Vec<Backend> {
+    let one = |(n, weight): (usize, &u32)| Backend {
         identity: format!("192.0.2.{n}:80"),
         weight: *weight,
         tier: 0,
@@ -21,12 +21,12 @@ fn listed(weights: &[u32]) -> Vec<Listed> {
     weights.iter().enumerate().map(one).collect()
 }
 
-fn ready(listed: &[Listed]) -> Vec<Candidate> {
-    let one = |s: &Listed| Candidate {
+fn ready(listed: &[Backend]) -> Vec<Candidate> {
+    let one = |s: &Backend| Candidate {
         weight: s.weight * FULL_SHARE,
         open: 0,
         tier: s.tier,
-        standing: Standing::Ready,
+        eligibility: Eligibility::Ready,
         full: false,
     };
     listed.iter().map(one).collect()
@@ -41,7 +41,7 @@ fn tally(algorithm: Algorithm, weights: &[u32], choices: u32) -> Vec<u32> {
     let mut counts = vec![0; weights.len()];
     for n in 0..choices {
         let Choice::Server(i) = balancer.choose(&candidates, Some(&n.to_le_bytes()), &mut random) else {
-            panic!("nobody was chosen");
+            panic!("no server was chosen");
         };
         counts[i] += 1;
         candidates[i].open += 1;
@@ -104,16 +104,16 @@ fn a_backup_serves_when_no_other_is_in_order_and_not_when_others_are_full() {
         let mut balancer = Balancer::new(algorithm, listed.clone());
         let mut choose = |candidates: &[Candidate]| balancer.choose(candidates, Some(b"k"), &mut random);
         candidates[0].full = false;
-        candidates[0].standing = Standing::Ready;
+        candidates[0].eligibility = Eligibility::Ready;
         assert_eq!(choose(&candidates), Choice::Server(0), "{algorithm}");
         candidates[0].full = true;
         assert_eq!(choose(&candidates), when_full, "{algorithm}");
-        candidates[0].standing = Standing::Doubtful;
+        candidates[0].eligibility = Eligibility::Doubtful;
         assert_eq!(choose(&candidates), Choice::Server(1), "{algorithm}");
-        candidates[0].standing = Standing::Excluded;
-        candidates[1].standing = Standing::Excluded;
+        candidates[0].eligibility = Eligibility::Excluded;
+        candidates[1].eligibility = Eligibility::Excluded;
         assert_eq!(choose(&candidates), Choice::NoneEligible, "{algorithm}");
-        candidates[1].standing = Standing::Ready;
+        candidates[1].eligibility = Eligibility::Ready;
     }
 }
 
@@ -122,9 +122,9 @@ fn doubtful_servers_are_better_than_none() {
     let listed = listed(&[1, 1, 1]);
     let mut candidates = ready(&listed);
     for c in &mut candidates {
-        c.standing = Standing::Doubtful;
+        c.eligibility = Eligibility::Doubtful;
     }
-    candidates[2].standing = Standing::Excluded;
+    candidates[2].eligibility = Eligibility::Excluded;
     let mut balancer = Balancer::new(Algorithm::RoundRobin, listed);
     let mut next = || balancer.choose(&candidates, None, &mut numbers(1));
     assert_eq!([next(), next(), next()], [0, 1, 0].map(Choice::Server));
@@ -144,7 +144,7 @@ fn a_server_that_goes_takes_only_its_own_keys_along_and_spreads_them() {
     let mut candidates = ready(&listed);
     let mut balancer = Balancer::new(Algorithm::Hash, listed);
     let before = owners(&mut balancer, &candidates, 20_000);
-    candidates[2].standing = Standing::Excluded;
+    candidates[2].eligibility = Eligibility::Excluded;
     let after = owners(&mut balancer, &candidates, 20_000);
     let mut heirs = [0; 5];
     for (before, after) in before.iter().zip(&after) {
@@ -157,14 +157,14 @@ fn a_server_that_goes_takes_only_its_own_keys_along_and_spreads_them() {
     for (heir, due) in heirs.iter().zip([833, 833, 0, 833, 2500]) {
         assert!((due * 8 / 10..=due * 12 / 10).contains(heir), "{heirs:?}");
     }
-    candidates[2].standing = Standing::Ready;
+    candidates[2].eligibility = Eligibility::Ready;
     assert_eq!(owners(&mut balancer, &candidates, 20_000), before);
 }
 
 #[test]
 fn a_table_does_not_depend_on_the_order_of_the_list() {
     let mut list = listed(&[1, 2, 3, 4]);
-    let named = |list: &[Listed]| {
+    let named = |list: &[Backend]| {
         let mut balancer = Balancer::new(Algorithm::Hash, list.to_vec());
         let owners = owners(&mut balancer, &ready(list), 1000);
         owners
@@ -191,11 +191,11 @@ fn a_slow_start_takes_a_part_of_its_keys_and_disturbs_no_others() {
     assert!(before.iter().zip(&after).all(|(b, a)| *b == 0 || b == a));
 }
 
-fn standing() -> impl Strategy<Value = Standing> {
+fn eligibility() -> impl Strategy<Value = Eligibility> {
     prop_oneof![
-        Just(Standing::Ready),
-        Just(Standing::Doubtful),
-        Just(Standing::Excluded)
+        Just(Eligibility::Ready),
+        Just(Eligibility::Doubtful),
+        Just(Eligibility::Excluded)
     ]
 }
 
@@ -215,32 +215,32 @@ proptest! {
     #[test]
     fn nobody_is_chosen_who_is_out(
         algorithm in algorithm(),
-        servers in prop::collection::vec((1..=MAX_WEIGHT, 0..3u32, standing(), any::<bool>(), 1..=FULL_SHARE), 0..9),
+        servers in prop::collection::vec((1..=MAX_WEIGHT, 0..3u32, eligibility(), any::<bool>(), 1..=FULL_SHARE), 0..9),
         seed: u64,
     ) {
-        let list = servers.iter().enumerate().map(|(n, s)| Listed { identity: n.to_string(), weight: s.0, tier: s.1 }).collect();
+        let list = servers.iter().enumerate().map(|(n, s)| Backend { identity: n.to_string(), weight: s.0, tier: s.1 }).collect();
         let candidates: Vec<_> = servers
             .iter()
-            .map(|&(weight, tier, standing, full, share)| Candidate { weight: weight * share, open: 3, tier, standing, full })
+            .map(|&(weight, tier, eligibility, full, share)| Candidate { weight: weight * share, open: 3, tier, eligibility, full })
             .collect();
         let mut balancer = Balancer::new(algorithm, list);
         let mut random = numbers(seed);
-        let none = |standing| candidates.iter().all(|c| c.standing != standing);
+        let none = |eligibility| candidates.iter().all(|c| c.eligibility != eligibility);
         for n in 0..20u32 {
             let key = n.to_le_bytes();
             match balancer.choose(&candidates, (n % 2 == 0).then_some(&key), &mut random) {
                 Choice::Server(i) => {
                     let chosen = candidates[i];
                     prop_assert!(!chosen.full);
-                    prop_assert!(chosen.standing != Standing::Excluded);
-                    prop_assert!(chosen.standing == Standing::Ready || none(Standing::Ready));
+                    prop_assert!(chosen.eligibility != Eligibility::Excluded);
+                    prop_assert!(chosen.eligibility == Eligibility::Ready || none(Eligibility::Ready));
                     let better = |c: &Candidate| {
-                        c.standing == chosen.standing && c.tier < chosen.tier && !(c.full && algorithm == Algorithm::First)
+                        c.eligibility == chosen.eligibility && c.tier < chosen.tier && !(c.full && algorithm == Algorithm::First)
                     };
                     prop_assert!(!candidates.iter().any(better));
                 }
-                Choice::Full => prop_assert!(candidates.iter().any(|c| c.full && c.standing != Standing::Excluded)),
-                Choice::NoneEligible => prop_assert!(none(Standing::Ready) && none(Standing::Doubtful)),
+                Choice::Full => prop_assert!(candidates.iter().any(|c| c.full && c.eligibility != Eligibility::Excluded)),
+                Choice::NoneEligible => prop_assert!(none(Eligibility::Ready) && none(Eligibility::Doubtful)),
             }
         }
     }

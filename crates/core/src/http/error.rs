@@ -84,7 +84,7 @@ pub enum HeadError {
     #[error("CONNECT is not served here: this is not a proxy that tunnels (RFC 9110 section 9.3.6)")]
     Connect,
     /// The server switches protocols unasked (RFC 9110 section 15.2.2).
-    #[error("the server switches protocols, and nobody asked it to (RFC 9110 section 15.2.2)")]
+    #[error("the server switches protocols, without a request to do so (RFC 9110 section 15.2.2)")]
     UnaskedSwitch,
 }
 

@@ -120,7 +120,7 @@ fn the_body_of_a_reply_ends_where_the_rules_say() {
             Ok(Body::None),
         ),
         (
-            "9110 15.2.2: 101 that nobody asked for",
+            "9110 15.2.2: 101 that was not asked for",
             GET,
             "1 101 Switching Protocols\n".into(),
             Err(UnaskedSwitch),

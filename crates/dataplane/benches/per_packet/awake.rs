@@ -83,8 +83,8 @@ fn woken() -> String {
         assert_eq!((ran.verdict, slot.mode()), (OK, Mode::Undrain));
         all.push(ran.nanoseconds);
         slot.set_trap(side, None);
-        assert!(slot.switch(Mode::Undrain, Mode::Track));
-        assert!(slot.switch(Mode::Track, Mode::Drain));
+        assert!(slot.transition(Mode::Undrain, Mode::Track));
+        assert!(slot.transition(Mode::Track, Mode::Drain));
         flow.finish();
     }
     spread(all)

@@ -30,7 +30,7 @@ fn load() -> OwnedFd {
         )
     };
     assert!(fd >= 0, "it is loaded");
-    // SAFETY: a new descriptor that nobody else has.
+    // SAFETY: a new descriptor that has no other owner.
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 

@@ -68,13 +68,13 @@ fn splice(plane: &Plane, plan: &Plan, x: Leg, o: Leg, dormant: bool) -> Option<S
     plane
         .register(&slot, plane.next_serial(), true, &starts)
         .expect("the flow is new");
-    assert!(slot.switch(Mode::Track, Mode::Drain) && slot.switch(Mode::Drain, Mode::Final));
+    assert!(slot.transition(Mode::Track, Mode::Drain) && slot.transition(Mode::Drain, Mode::Final));
     if dormant {
         return Some(slot);
     }
     plane
-        .release(&slot, PerSide::new(x, o), PerSide::both(0))
-        .expect("released");
+        .demote(&slot, PerSide::new(x, o), PerSide::both(0))
+        .expect("demoted");
     None
 }
 

@@ -49,8 +49,8 @@ fn fill(plane: &Plane, mirror: &Mirror) {
         plane
             .register(&slot, plane.next_serial(), true, &starts)
             .expect("the flow is new");
-        assert!(slot.switch(Mode::Track, Mode::Drain) && slot.switch(Mode::Drain, Mode::Final));
-        plane.release(&slot, legs, PerSide::both(0)).expect("released");
+        assert!(slot.transition(Mode::Track, Mode::Drain) && slot.transition(Mode::Drain, Mode::Final));
+        plane.demote(&slot, legs, PerSide::both(0)).expect("demoted");
     }
 }
 

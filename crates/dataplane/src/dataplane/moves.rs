@@ -21,15 +21,15 @@ impl Dataplane {
     /// Moves a spliced flow from its slot into its records; `toward` are the interfaces toward the far ends, hints. The
     /// slot is in mode Moved then. `NotFound`: a new connection has taken the flow's place. `ResourceBusy`: it was not in
     /// mode Final, and nothing has changed.
-    pub fn release(&self, slot: &Slot, legs: PerSide<Leg>, toward: PerSide<u32>) -> io::Result<()> {
-        self.r#move(self.release.as_fd(), slot, legs, toward)
+    pub fn demote(&self, slot: &Slot, legs: PerSide<Leg>, toward: PerSide<u32>) -> io::Result<()> {
+        self.r#move(self.demote.as_fd(), slot, legs, toward)
     }
 
     /// Moves a detached flow from its records into a free slot, which is in mode Final then, without sockets. `NotFound`:
     /// there is no such flow, or it has a slot. In that case neither record has changed, or the flow is being replaced.
-    pub fn attach_flow(&self, slot: &Slot, serial: u32, legs: PerSide<Leg>) -> io::Result<()> {
+    pub fn promote(&self, slot: &Slot, serial: u32, legs: PerSide<Leg>) -> io::Result<()> {
         slot.fill(serial, Default::default(), Mode::Final);
-        self.r#move(self.attach.as_fd(), slot, legs, PerSide::default())
+        self.r#move(self.promote.as_fd(), slot, legs, PerSide::default())
     }
 
     fn r#move(

@@ -37,7 +37,7 @@ impl Dataplane {
                 }
             }
         };
-        self.births.lock().note(serial, time::now());
+        self.start_times.lock().note(serial, time::now());
         serial
     }
 

@@ -26,13 +26,13 @@ use crate::{
     dataplane::Dataplane,
     error::Error,
     pins::Pins,
+    retry_load::retry_load,
     ring::Ring,
     run::{self, Context, Ran},
     skel::{
         RulesSkelBuilder,
         rule_types::{ls_rule_count, ls_rule_verdict as V},
     },
-    undisturbed::undisturbed,
 };
 
 /// Name of every verdict, as users see it (docs/rules.md).
@@ -109,7 +109,7 @@ impl Rules {
     /// Returns [`Error::Privileges`], [`Error::Unsupported`] if the verifier refuses it, [`Error::Interrupted`],
     /// [`Error::System`].
     pub fn load(plane: &Dataplane, mark: Mark) -> Result<Rules, Error> {
-        undisturbed(|| Rules::load_once(plane, mark))
+        retry_load(|| Rules::load_once(plane, mark))
     }
 
     fn load_once(plane: &Dataplane, mark: Mark) -> Result<Rules, Error> {
@@ -132,11 +132,11 @@ impl Rules {
         // Headers that we include declare them; the program does not use them.
         for unused in [
             &mut open.maps.flows,
-            &mut open.maps.heads,
+            &mut open.maps.buckets,
             &mut open.maps.slots,
             &mut open.maps.meta,
             &mut open.maps.events,
-            &mut open.maps.ways,
+            &mut open.maps.route_cache,
         ] {
             unused.set_autocreate(false).map_err(&share)?;
         }

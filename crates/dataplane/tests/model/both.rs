@@ -129,9 +129,9 @@ impl Both {
     fn by_user_space(&mut self, random: &mut Random) -> (String, Result<(), String>) {
         let legs = self.machine.slot.leg;
         match random.below(5) {
-            _ if self.is_detached() => ("attach".to_owned(), self.attach()),
+            _ if self.is_detached() => ("promote".to_owned(), self.promote()),
             0 => ("wake".to_owned(), self.wake()),
-            1 => ("release".to_owned(), self.release()),
+            1 => ("demote".to_owned(), self.demote()),
             2 => ("freeze".to_owned(), self.freeze()),
             3 => {
                 let acked = legs.map(|x| random.near(x.loc_end.raw()));
@@ -259,14 +259,14 @@ impl Both {
             .all(|r| placement(r) == Some(Placement::Detached))
     }
 
-    fn attach(&mut self) -> Result<(), String> {
+    fn promote(&mut self) -> Result<(), String> {
         self.machine.slot = machine::Slot {
             mode: Mode::Final,
             ..machine::Slot::default()
         };
-        Transfer::new(machine::Direction::Attach).run(&mut self.machine);
-        *self.fates.entry("attach".to_owned()).or_default() += 1;
-        let attached = self.flow.plane.attach_flow(self.flow.slot(), SERIAL, legs());
+        Transfer::new(machine::Direction::Promote).run(&mut self.machine);
+        *self.fates.entry("promote".to_owned()).or_default() += 1;
+        let attached = self.flow.plane.promote(self.flow.slot(), SERIAL, legs());
         attached.map_err(|e| e.to_string())
     }
 
@@ -314,23 +314,20 @@ impl Both {
             .ok_or(format!("mode {got:?} instead of {expected:?}"))
     }
 
-    fn release(&mut self) -> Result<(), String> {
+    fn demote(&mut self) -> Result<(), String> {
         let refused = !matches!(self.machine.slot.mode, Mode::Final | Mode::Moved);
-        Transfer::new(machine::Direction::Release).run(&mut self.machine);
-        let result = self
-            .flow
-            .plane
-            .release(self.flow.slot(), legs(), PerSide::both(0));
+        Transfer::new(machine::Direction::Demote).run(&mut self.machine);
+        let result = self.flow.plane.demote(self.flow.slot(), legs(), PerSide::both(0));
         let gone = self.machine.records.iter().any(Option::is_none);
         *self
             .fates
-            .entry(format!("release: refused {refused}"))
+            .entry(format!("demote: refused {refused}"))
             .or_default() += 1;
         match result.map_err(|e| e.kind()) {
             Err(std::io::ErrorKind::ResourceBusy) if refused => Ok(()),
             Err(std::io::ErrorKind::NotFound) if !refused && gone => Ok(()),
             Ok(()) if !refused && !gone => Ok(()),
-            other => Err(format!("release gives {other:?}")),
+            other => Err(format!("demote gives {other:?}")),
         }
     }
 

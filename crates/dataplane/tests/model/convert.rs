@@ -86,12 +86,12 @@ fn write_leg(to: &mut ls_leg, from: &Leg) {
     to.loc_edge = from.loc_edge.raw();
     to.tx_ack = from.tx_ack.raw();
     to.tx_edge = from.tx_edge.raw();
-    to.room = from.room;
+    to.max_inflight = from.max_inflight;
     to.adj_seq = from.adj_seq.raw();
     to.adj_ack = from.adj_ack.raw();
     to.base = from.base.raw();
-    to.owed = from.owed;
-    to.read_to = from.read_to.raw();
+    to.bypassed = from.bypassed;
+    to.delivered = from.delivered.raw();
     to.rx_shrunk = from.rx_shrunk;
     to.loc_shrunk = from.loc_shrunk;
 }
@@ -111,12 +111,12 @@ fn read_leg(leg: &ls_leg) -> Leg {
         loc_edge: Seq::new(leg.loc_edge),
         tx_ack: Seq::new(leg.tx_ack),
         tx_edge: Seq::new(leg.tx_edge),
-        room: leg.room,
+        max_inflight: leg.max_inflight,
         adj_seq: Offset::new(leg.adj_seq),
         adj_ack: Offset::new(leg.adj_ack),
         base: Seq::new(leg.base),
-        owed: leg.owed,
-        read_to: Seq::new(leg.read_to),
+        bypassed: leg.bypassed,
+        delivered: Seq::new(leg.delivered),
         rx_shrunk: leg.rx_shrunk,
         loc_shrunk: leg.loc_shrunk,
     }

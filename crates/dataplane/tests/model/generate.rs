@@ -71,19 +71,19 @@ impl Both {
                 loc_edge: number(random, a.peer[i].wrapping_add(100_000)),
                 tx_ack: number(random, a.peer[i]),
                 tx_edge: number(random, a.peer[i].wrapping_add(100_000)),
-                room: random.pick(&[0, 0, 1000, 100_000]),
+                max_inflight: random.pick(&[0, 0, 1000, 100_000]),
                 adj_seq: Offset::new(if mapped { random.u32() } else { 0 }),
                 adj_ack: Offset::new(if mapped { random.u32() } else { 0 }),
                 base: number(random, a.peer[i]),
-                owed: random.pick(&[0, 0, 1, 1, 5, 2, 8, 9]),
-                read_to: number(random, a.peer[i]),
+                bypassed: random.pick(&[0, 0, 1, 1, 5, 2, 8, 9]),
+                delivered: number(random, a.peer[i]),
                 rx_shrunk: random.pick(&[0, 0, 1000, 5000]),
                 loc_shrunk: random.pick(&[0, 0, 1000, 100_000]),
             }
         });
         for leg in &mut legs {
             if random.once_in(2) {
-                leg.read_to = leg.cut;
+                leg.delivered = leg.cut;
             }
             if random.once_in(2) {
                 leg.loc_acked = leg.loc_end;

@@ -61,7 +61,7 @@ fn records_and_slots_are_found() {
     // No other flow gets that slot, and the adopted one can be released.
     let other = flow.plane.take_slot().expect("a free one");
     assert_ne!(other.index(), index);
-    flow.release().expect("released");
+    flow.demote().expect("demoted");
 }
 
 #[test]

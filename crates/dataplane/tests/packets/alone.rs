@@ -176,7 +176,7 @@ fn alone(plan: &Plan) -> PerSide<LegStart> {
 #[test]
 fn they_become_a_flow_again_and_part_again() {
     let mut flow = Flow::woken(Plan::default(), Past::all_acknowledged([1000, 70]));
-    assert!(flow.slot().settle());
+    assert!(flow.slot().resolve());
     // Part them, and join them in another slot, any number of times.
     let mut plan = Plan {
         peer: [flow.plan.peer[0] + 1000, flow.plan.peer[1] + 70],
@@ -207,7 +207,7 @@ fn they_become_a_flow_again_and_part_again() {
             flow.ingress_gives(side, &packet.bytes(), (OK, "delivered", &expected.bytes()));
         }
         // Spliced and awake once more: the mapping grows.
-        flow.switch(Mode::Track, Mode::Drain);
+        flow.transition(Mode::Track, Mode::Drain);
         flow.finish();
         flow.pass(Past::all_acknowledged([10, 3]));
         for side in Side::BOTH {
@@ -220,7 +220,7 @@ fn they_become_a_flow_again_and_part_again() {
             ..Past::default()
         });
         flow.wake();
-        assert!(flow.slot().settle());
+        assert!(flow.slot().resolve());
         let grown = |i: usize, by: [u32; 2]| Mapping {
             seq: plan.mapping[i].seq.removed(by[0]),
             ack: plan.mapping[i].ack.removed(by[1]),

@@ -66,7 +66,7 @@ fn of_the_whole_copy_in_the_drain_that_the_device_summed_up() {
         ..flow.peer_segment(Side::Client)
     };
     flow.ingress(Side::Client, &packet.bytes());
-    flow.switch(Mode::Track, Mode::Drain);
+    flow.transition(Mode::Track, Mode::Drain);
     // Both copies are made of it: it is written for the far end, and written back.
     let (verdict, bytes) = summed(&flow, Hook::Ingress, Side::Client, &packet.bytes());
     assert_eq!(verdict, OK);

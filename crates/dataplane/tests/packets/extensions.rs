@@ -134,7 +134,7 @@ fn what_is_held_says_where_tcp_begins() {
     let slot = flow.plane.take_slot().expect("a slot");
     let serial = flow.raw_record(Client).expect("a record").serial;
     flow.plane
-        .attach_flow(&slot, serial, crate::support::flow::legs())
+        .promote(&slot, serial, crate::support::flow::legs())
         .expect("attached");
     slot.set_trap(Client, Some(Seq::new(flow.plan.peer[0]) + 1));
     let mut events = flow.plane.events().expect("the ring");

@@ -56,7 +56,7 @@ fn a_wake_that_does_not_see_the_fin_yet_stands_where_the_fin_does() {
         flow.wake();
         let leg = flow.plane.leg(flow.slot(), side);
         let base = Seq::new(flow.plan.peer[side]) + SENT[side];
-        assert_eq!((leg.base, leg.owed, leg.owed_fin), (base, true, false));
+        assert_eq!((leg.base, leg.bypassed, leg.bypassed_fin), (base, true, false));
         assert_eq!(leg.mapping.seq, -Offset::new(SENT[side]));
         // It marks the FIN now; the FIN comes again, and is the socket's.
         flow.edit(|slot| slot.leg[side].rec.seen = 1);
@@ -95,16 +95,19 @@ fn an_end_that_the_socket_knows_did_not_go_past_it() {
         let leg = flow.plane.leg(flow.slot(), side);
         let next = Seq::new(flow.plan.peer[side]);
         assert_eq!((leg.cut, leg.rx_end, leg.end()), (next, next - 1, next));
-        flow.switch(Mode::Track, Mode::Drain);
+        flow.transition(Mode::Track, Mode::Drain);
         // The other end sends on, past the sockets.
         let far = side.other();
-        flow.slot().set_read_to(far, Seq::new(flow.plan.peer[far]));
+        flow.slot().set_delivered(far, Seq::new(flow.plan.peer[far]));
         let packet = flow.later(far, 0, 50, 0);
         assert_eq!(flow.ingress(far, &packet.bytes()).verdict, REDIRECT);
         flow.finish();
         flow.wake();
         let leg = flow.plane.leg(flow.slot(), side);
-        assert_eq!((leg.owed, leg.owed_fin, leg.mapping.seq.raw()), (false, false, 0));
+        assert_eq!(
+            (leg.bypassed, leg.bypassed_fin, leg.mapping.seq.raw()),
+            (false, false, 0)
+        );
         assert_eq!((leg.cut, leg.end()), (next, next));
     }
 }

@@ -79,7 +79,7 @@ fn what_a_stranger_sends_is_not_held() {
 fn only_a_flow_in_final_freezes_and_only_a_frozen_one_is_taken_over() {
     for mode in [Mode::Track, Mode::Drain, Mode::Undrain, Mode::Moved] {
         let flow = Flow::track(Plan::default());
-        flow.switch(Mode::Track, mode);
+        flow.transition(Mode::Track, mode);
         let before = format!("{:?}", flow.raw());
         assert_eq!(flow.plane.freeze(flow.slot()).expect("it runs"), mode);
         assert_eq!(
@@ -175,7 +175,7 @@ fn sockets_that_were_built_take_over_what_was_forwarded_before() {
         ..Past::default()
     });
     let serial = flow.raw_record(Side::Client).expect("a record").serial;
-    flow.plane.attach_flow(&slot, serial, legs()).expect("attached");
+    flow.plane.promote(&slot, serial, legs()).expect("attached");
     flow.slot = Some(slot);
     flow.slot().set_sockets(PerSide::from_fn(|side| {
         let o = side.other();

@@ -237,7 +237,7 @@ fn in_the_drain_the_cut_decides() {
             ..flow.local_segment(far)
         };
         flow.egress(far, &own.bytes());
-        flow.switch(Mode::Track, Mode::Drain);
+        flow.transition(Mode::Track, Mode::Drain);
         let sent = Packet {
             seq: old.end(),
             payload: pattern(200),

@@ -32,10 +32,8 @@ fn splice(flow: &Flow, plan: &Plan, legs: PerSide<Leg>) {
         .plane
         .register(&slot, flow.plane.next_serial(), true, &starts);
     registered.expect("the flow is new");
-    assert!(slot.switch(Mode::Track, Mode::Drain) && slot.switch(Mode::Drain, Mode::Final));
-    flow.plane
-        .release(&slot, legs, PerSide::both(0))
-        .expect("released");
+    assert!(slot.transition(Mode::Track, Mode::Drain) && slot.transition(Mode::Drain, Mode::Final));
+    flow.plane.demote(&slot, legs, PerSide::both(0)).expect("demoted");
 }
 
 /// Returns true for each direction whose record says that it changes nothing.

@@ -38,26 +38,26 @@ impl Connected {
             .set_read_timeout(Some(Duration::from_secs(5)))
             .expect("a timeout");
         let plane = Plane::open();
-        let peek = plane.peek(leg).expect("a connection");
+        let inspection = plane.inspect(leg).expect("a connection");
         let plan = Plan {
-            peer: [peek.rcv_nxt.raw(), 5000],
-            local: [peek.snd_nxt.raw(), 9000],
+            peer: [inspection.rcv_nxt.raw(), 5000],
+            local: [inspection.snd_nxt.raw(), 9000],
             ..Plan::default()
         };
         let mut starts = plan.starts();
-        (starts.client.leg, starts.client.peek) = (leg, peek);
+        (starts.client.leg, starts.client.inspection) = (leg, inspection);
         let slot = plane.take_slot().expect("a free slot");
         plane
             .register(&slot, plane.next_serial(), false, &starts)
             .expect("the flow is new");
-        assert!(slot.switch(Mode::Track, Mode::Drain));
+        assert!(slot.transition(Mode::Track, Mode::Drain));
         let cuts = PerSide::from_fn(|side| plane.leg(&slot, side).cut);
         assert_eq!(plane.finish(&slot, cuts, false).expect("it runs"), Mode::Final);
         let next = Packet {
             src: leg.peer,
             dst: leg.local,
-            seq: peek.rcv_nxt.raw(),
-            ack: peek.snd_nxt.raw(),
+            seq: inspection.rcv_nxt.raw(),
+            ack: inspection.snd_nxt.raw(),
             flags: ACK | PSH,
             window: 500,
             payload: b"hello".to_vec(),
@@ -88,8 +88,12 @@ impl Connected {
         while self.plane.verdicts()["delivered"] < before + 2 {
             std::thread::yield_now();
         }
-        let peek = self.plane.peek(self.leg).expect("a connection");
-        assert_eq!((peek.rcv_nxt, peek.copied_seq), (after, after), "once");
+        let inspection = self.plane.inspect(self.leg).expect("a connection");
+        assert_eq!(
+            (inspection.rcv_nxt, inspection.copied_seq),
+            (after, after),
+            "once"
+        );
     }
 }
 
@@ -194,7 +198,7 @@ fn although_its_socket_has_seen_a_later_timestamp() {
     let latest = || {
         connected
             .plane
-            .peek(connected.leg)
+            .inspect(connected.leg)
             .expect("a connection")
             .ts_recent
     };

@@ -16,7 +16,7 @@ fn the_verifier_has_little_to_follow() {
         .filter(|p| !before.contains(&p.id))
         .map(|p| (p.name.to_string_lossy().into_owned(), p.verified_insns))
         .collect();
-    for name in ["ingress", "egress", "release", "peek"] {
+    for name in ["ingress", "egress", "demote", "inspect"] {
         let (_, followed) = ours.iter().find(|p| p.0 == name).expect(name);
         println!("{name}: {followed}");
         assert!(*followed < 400_000, "{name}: {followed} of 1,000,000");

@@ -6,7 +6,9 @@ use std::{
     time::Duration,
 };
 
-use longsplice_dataplane::{Context, Dataplane, Hook, Mode, PerSide, Seq, Side, Slot, Successor, Will};
+use longsplice_dataplane::{
+    Context, Dataplane, Hook, Mode, PerSide, Seq, Side, Slot, SuccessorAction, SuccessorPlan,
+};
 
 use crate::support::{
     flow::{Flow, Plan, REDIRECT, SHOT, legs},
@@ -35,8 +37,8 @@ fn detached() -> Flow {
         fin: [true, false],
         acked: [3, 44],
     });
-    let (will, _) = Will::of(Successor::Ends, 5 << 30, false);
-    flow.slot().set_will(Side::Server, will);
+    let (plan, _) = SuccessorPlan::of(SuccessorAction::End, 5 << 30, false);
+    flow.slot().set_successor(Side::Server, plan);
     flow.slot().set_trap(Side::Server, Some(Seq::new(12_345)));
     flow.slot().set_timestamp_offsets(PerSide::new(7, 9));
     flow.detach();
@@ -49,15 +51,15 @@ fn attaching_keeps_every_field() {
     let before = PerSide::from_fn(|side| flow.raw_record(side).expect("a record"));
     let armed = |r: ls_record| u32::from(r.placement) & ls_placement::LS_ARMED.0 != 0;
     assert_eq!(before.map(armed), PerSide::new(false, true));
-    assert_eq!(before.map(|r| r.will != 0), PerSide::new(false, true));
+    assert_eq!(before.map(|r| r.successor != 0), PerSide::new(false, true));
     assert_eq!(before.client.seen, ls_seen::LS_SEEN_FIN.0 as u8);
     let slot = flow.plane.take_slot().expect("a free slot");
     flow.plane
-        .attach_flow(&slot, before.client.serial, legs())
+        .promote(&slot, before.client.serial, legs())
         .expect("attached");
     flow.slot = Some(slot);
     assert_eq!(flow.slot().mode(), Mode::Final);
-    assert_eq!(flow.raw().flags, 0, "no sockets: nobody can be woken");
+    assert_eq!(flow.raw().flags, 0, "no sockets: no pair can be woken");
     for side in Side::BOTH {
         let leg = flow.raw_leg(side);
         assert_eq!(placed(leg.rec).2, placed(before[side]).2);
@@ -76,7 +78,7 @@ fn attaching_keeps_every_field() {
     // Move it back again: nothing is lost on the way.
     let before = PerSide::from_fn(|side| flow.raw_leg(side).rec);
     assert_eq!(before.client.bytes_low, 520);
-    flow.release().expect("released");
+    flow.demote().expect("demoted");
     for side in Side::BOTH {
         let (placement, toward, rest) = placed(flow.raw_record(side).expect("a record"));
         assert_eq!(
@@ -95,10 +97,7 @@ fn a_flow_that_is_not_there_or_has_a_slot_is_not_attached() {
     let before = records();
     let slot = flow.plane.take_slot().expect("a free slot");
     let refused = |serial, legs| {
-        let error = flow
-            .plane
-            .attach_flow(&slot, serial, legs)
-            .expect_err("not attached");
+        let error = flow.plane.promote(&slot, serial, legs).expect_err("not attached");
         assert_eq!(error.kind(), ErrorKind::NotFound);
     };
     refused(serial + 1, legs());
@@ -108,12 +107,12 @@ fn a_flow_that_is_not_there_or_has_a_slot_is_not_attached() {
     }
     refused(serial, strangers);
     assert_eq!(records(), before);
-    flow.plane.attach_flow(&slot, serial, legs()).expect("attached");
+    flow.plane.promote(&slot, serial, legs()).expect("attached");
     let before = records();
     let other = flow.plane.take_slot().expect("a free slot");
     let error = flow
         .plane
-        .attach_flow(&other, serial, legs())
+        .promote(&other, serial, legs())
         .expect_err("it has a slot");
     assert_eq!(error.kind(), ErrorKind::NotFound);
     assert_eq!(records(), before);
@@ -130,7 +129,7 @@ fn a_flow_whose_sockets_are_in_the_path_is_not_released() {
     ] {
         let flow = Flow::woken(Plan::default(), Past::unacknowledged([1000, 70]));
         if mode != Mode::Undrain {
-            flow.switch(Mode::Undrain, mode);
+            flow.transition(Mode::Undrain, mode);
         }
         let state = || {
             format!(
@@ -140,7 +139,7 @@ fn a_flow_whose_sockets_are_in_the_path_is_not_released() {
             )
         };
         let before = state();
-        let error = flow.release().expect_err("its sockets are awake");
+        let error = flow.demote().expect_err("its sockets are awake");
         assert_eq!(error.kind(), ErrorKind::ResourceBusy, "{mode:?}");
         assert_eq!(state(), before, "{mode:?}");
     }
@@ -253,9 +252,9 @@ fn nothing_is_forgotten_of_segments_that_pass_meanwhile() {
         let mut slot = flow.slot.take().expect("it has a slot");
         while !sender.is_finished() && moves < 200 {
             let before = passed.load(Ordering::Relaxed);
-            plane.release(&slot, legs(), PerSide::both(0)).expect("released");
+            plane.demote(&slot, legs(), PerSide::both(0)).expect("demoted");
             // The second call merges changes of programs that had found the slot before.
-            plane.release(&slot, legs(), PerSide::both(0)).expect("merged");
+            plane.demote(&slot, legs(), PerSide::both(0)).expect("merged");
             drop(slot);
             slot = loop {
                 match plane.take_slot() {
@@ -263,7 +262,7 @@ fn nothing_is_forgotten_of_segments_that_pass_meanwhile() {
                     None => std::thread::yield_now(),
                 }
             };
-            plane.attach_flow(&slot, serial, legs()).expect("attached");
+            plane.promote(&slot, serial, legs()).expect("attached");
             moves += 1;
             // Some moves are made at once; after others a segment passes first.
             while moves % 2 == 0 && passed.load(Ordering::Relaxed) == before && !sender.is_finished() {

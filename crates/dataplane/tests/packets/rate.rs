@@ -20,7 +20,7 @@ fn limited(rate: Rate, paid: u64, each: impl Fn(&mut Flow)) {
     for detached in [false, true] {
         let mut flow = Flow::track(Plan::default());
         flow.slot().set_rate(Side::Client, Some(rate), paid);
-        flow.switch(Mode::Track, Mode::Drain);
+        flow.transition(Mode::Track, Mode::Drain);
         flow.finish();
         if detached {
             flow.detach();
@@ -145,7 +145,7 @@ fn in_a_drain_what_is_new_is_limited_and_what_is_old_is_not() {
     // In control mode the sockets' own windows limit.
     let old = flow.later(Side::Client, 0, 100, 0);
     assert_ne!(flow.ingress(Side::Client, &old.bytes()).verdict, SHOT);
-    flow.switch(Mode::Track, Mode::Drain);
+    flow.transition(Mode::Track, Mode::Drain);
     drops(&flow, Side::Client, &flow.later(Side::Client, 100, 100, 0));
     let (ran, _) = flow.counted(|| flow.ingress(Side::Client, &old.bytes()));
     assert_ne!(ran.verdict, SHOT, "the local socket waits for it");
@@ -156,15 +156,13 @@ fn the_account_goes_with_the_flow_into_its_records_and_back() {
     let flow = Flow::track(Plan::default());
     let (rate, paid) = (slow(77), monotonic() + 100 * SECOND);
     flow.slot().set_rate(Side::Server, Some(rate), paid);
-    flow.switch(Mode::Track, Mode::Drain);
+    flow.transition(Mode::Track, Mode::Drain);
     flow.finish();
-    flow.release().expect("the records are there");
+    flow.demote().expect("the records are there");
     drops(&flow, Side::Server, &flow.later(Side::Server, 0, 10, 0));
     let slot = flow.plane.take_slot().expect("a slot");
     let serial = flow.slot().serial();
-    flow.plane
-        .attach_flow(&slot, serial, legs())
-        .expect("it is there");
+    flow.plane.promote(&slot, serial, legs()).expect("it is there");
     let [client, server] = Side::BOTH.map(|side| flow.plane.leg(&slot, side));
     assert_eq!((server.rate, server.paid), (Some(rate), paid));
     assert_eq!((client.rate, client.paid), (None, 0));

@@ -82,7 +82,7 @@ fn draining(trap: bool) -> (Flow, Coming) {
     for side in Side::BOTH {
         flow.egress(side, &flow.local_later(side, 0, OLD, OLD).bytes());
     }
-    flow.switch(Mode::Track, Mode::Drain);
+    flow.transition(Mode::Track, Mode::Drain);
     for side in Side::BOTH {
         flow.ingress(side, &flow.later(side, OLD, 120, 0).bytes());
     }

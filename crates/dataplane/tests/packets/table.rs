@@ -40,8 +40,8 @@ fn add(plane: &Dataplane, slot: &Slot, n: u16) -> std::io::Result<u32> {
     }
     let serial = plane.next_serial();
     plane.register(slot, serial, true, &starts)?;
-    assert!(slot.switch(Mode::Track, Mode::Drain) && slot.switch(Mode::Drain, Mode::Final));
-    plane.release(slot, nth(n), PerSide::both(0))?;
+    assert!(slot.transition(Mode::Track, Mode::Drain) && slot.transition(Mode::Drain, Mode::Final));
+    plane.demote(slot, nth(n), PerSide::both(0))?;
     Ok(serial)
 }
 
@@ -150,7 +150,7 @@ fn a_flow_that_a_syn_has_replaced_is_collected() {
     starts.client.seq_off = Offset::new(77);
     flow.plane
         .register(&slot, 4711, true, &starts)
-        .expect("nobody is there");
+        .expect("the table has no such flow");
     let mut found = Vec::new();
     flow.plane.scan(|d| found.push(d.serial)).expect("a scan");
     assert_eq!(found, [4711, 4711]);
@@ -165,7 +165,7 @@ fn successor(flow: &Flow, legs: PerSide<Leg>) -> (Slot, u32) {
     let serial = flow.plane.next_serial();
     flow.plane
         .register(&slot, serial, true, &starts)
-        .expect("nobody is there");
+        .expect("the table has no such flow");
     (slot, serial)
 }
 
@@ -189,7 +189,7 @@ fn what_is_removed_late_leaves_the_flow_that_has_the_tuples_now() {
         let (slot, serial) = successor(&flow, new);
         assert_eq!(flow.plane.unregister(old, legs()), 0);
         flow.plane.part(flow.slot(), legs());
-        flow.release().expect_err("it is another one");
+        flow.demote().expect_err("it is another one");
         new.into_iter().for_each(|leg| flow.plane.remove_alone(leg));
         assert_eq!(flow.plane.flow_count(), before + 1);
         for leg in new {

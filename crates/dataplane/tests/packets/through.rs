@@ -42,7 +42,7 @@ fn flow_in(mode: Mode, through: &[Side]) -> Flow {
     let flow = Flow::track(Plan::default());
     finish(&flow, through);
     if mode != Mode::Track {
-        flow.switch(Mode::Track, mode);
+        flow.transition(Mode::Track, mode);
     }
     flow
 }

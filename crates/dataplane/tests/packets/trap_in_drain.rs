@@ -26,7 +26,7 @@ fn draining(acknowledged: &[Side]) -> Flow {
         let sent = flow.local_later(side, 0, OLD, OLD);
         assert_eq!(flow.egress(side, &sent.bytes()).verdict, OK);
     }
-    flow.switch(Mode::Track, Mode::Drain);
+    flow.transition(Mode::Track, Mode::Drain);
     for &side in acknowledged {
         assert_eq!(
             flow.ingress(side, &flow.later(side, OLD, 0, OLD).bytes()).verdict,
@@ -52,7 +52,7 @@ fn start(flow: &Flow, side: Side) -> Seq {
 
 /// Notes that user space has read all that the socket of a side had.
 fn read_all(flow: &Flow, side: Side) {
-    flow.slot().set_read_to(side, start(flow, side) + OLD);
+    flow.slot().set_delivered(side, start(flow, side) + OLD);
 }
 
 fn arm(flow: &Flow, side: Side) {
@@ -82,7 +82,7 @@ fn sockets_that_are_through_with_everything_go_on_at_once() {
             assert_eq!(flow.slot().mode(), Mode::Undrain);
             for s in Side::BOTH {
                 let leg = flow.plane.leg(flow.slot(), s);
-                assert_eq!(leg.owed, sent[s] > 0, "{s:?} {ways:?}");
+                assert_eq!(leg.bypassed, sent[s] > 0, "{s:?} {ways:?}");
             }
         }
     }

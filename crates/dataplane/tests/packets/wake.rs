@@ -5,7 +5,7 @@ use longsplice_dataplane::{LegState, Mapping, Mode, Offset, Seq, Side};
 use crate::support::{
     flow::{Flow, OK, Plan},
     packet::L4,
-    raw::types::{ls_leg, ls_owed},
+    raw::types::{ls_bypassed, ls_leg},
     woken::Past,
 };
 
@@ -60,9 +60,10 @@ fn assert_goes_on(flow: &Flow, before: &ls_leg, side: Side, past: &Past) {
     // A FIN is the socket's all the same: it is not among the forwarded bytes.
     let base = start.wrapping_add(sent);
     assert_eq!((leg.cut, leg.rec.rx_end), (base, base), "{text}");
-    let bit = |on: bool, flag: ls_owed| if on { flag.0 } else { 0 };
-    let owed = bit(went_past, ls_owed::LS_OWED) | bit(past.fin[side], ls_owed::LS_OWED_FIN);
-    assert_eq!(leg.owed, owed, "{text}");
+    let bit = |on: bool, flag: ls_bypassed| if on { flag.0 } else { 0 };
+    let bypassed =
+        bit(went_past, ls_bypassed::LS_BYPASSED) | bit(past.fin[side], ls_bypassed::LS_BYPASSED_FIN);
+    assert_eq!(leg.bypassed, bypassed, "{text}");
     assert_eq!(leg.adj_seq, before.adj_seq.wrapping_sub(sent), "{text}");
     // These bytes came toward x past its socket.
     assert_eq!(leg.adj_ack, before.adj_ack.wrapping_sub(past.sent[o]), "{text}");
@@ -86,7 +87,7 @@ fn assert_goes_on(flow: &Flow, before: &ls_leg, side: Side, past: &Past) {
         return;
     }
     assert_eq!((leg.base, leg.loc_ack), (base, base), "{text}");
-    assert_eq!(leg.read_to, base, "where the socket takes itself to be");
+    assert_eq!(leg.delivered, base, "where the socket takes itself to be");
     assert_eq!(
         leg.loc_edge,
         before.loc_edge.wrapping_add(sent),
@@ -161,7 +162,7 @@ fn every_cycle_adds_to_the_mapping() {
                     ack: -Offset::new(sum[o]),
                 };
                 assert_eq!(flow.slot().mapping(side), expected);
-                assert_eq!(state(&flow, side).owed, sent[side] > 0);
+                assert_eq!(state(&flow, side).bypassed, sent[side] > 0);
                 // A segment meets its socket at the numbers of the very beginning.
                 let packet = flow.later(side, 0, 0, 0);
                 let ran = flow.ingress(side, &packet.bytes());
@@ -169,8 +170,8 @@ fn every_cycle_adds_to_the_mapping() {
                 let seq = u32::from_be_bytes(ran.packet[L4 + 4..L4 + 8].try_into().expect("four bytes"));
                 assert_eq!(seq.wrapping_add(sum[side]), packet.seq);
             }
-            assert!(flow.slot().settle());
-            flow.switch(Mode::Track, Mode::Drain);
+            assert!(flow.slot().resolve());
+            flow.transition(Mode::Track, Mode::Drain);
             flow.finish();
         }
     }
@@ -189,11 +190,11 @@ fn only_from_final_and_only_where_the_sockets_can() {
     for mode in modes {
         let flow = Flow::track(Plan::default());
         flow.slot().set_wakeable(true);
-        flow.switch(Mode::Track, mode);
+        flow.transition(Mode::Track, mode);
         let before = flow.raw();
         assert_eq!(flow.plane.wake(flow.slot()).expect("it runs"), mode);
         assert_eq!(format!("{:?}", flow.raw()), format!("{before:?}"));
-        flow.switch(mode, Mode::Track);
+        flow.transition(mode, Mode::Track);
     }
     let flow = Flow::dormant(Plan::default());
     assert_eq!(flow.plane.wake(flow.slot()).expect("it runs"), Mode::Final);
@@ -209,7 +210,7 @@ fn in_drain_a_direction_that_did_not_go_past_stays_the_sockets() {
             OK
         );
     }
-    flow.switch(Mode::Track, Mode::Drain);
+    flow.transition(Mode::Track, Mode::Drain);
     let before = flow.raw();
     assert_eq!(flow.plane.wake(flow.slot()).expect("it runs"), Mode::Undrain);
     for side in Side::BOTH {
@@ -231,7 +232,7 @@ fn in_drain_it_is_refused_until_the_sockets_are_through() {
             flow.egress(far, &flow.local_later(far, 0, 20, 0).bytes()).verdict,
             OK
         );
-        flow.switch(Mode::Track, Mode::Drain);
+        flow.transition(Mode::Track, Mode::Drain);
         assert_eq!(
             flow.ingress(side, &flow.later(side, 20, 30, 0).bytes()).verdict,
             7
@@ -243,12 +244,15 @@ fn in_drain_it_is_refused_until_the_sockets_are_through() {
         };
         // The far socket's bytes are not acknowledged, and user space has not read on.
         refused();
-        flow.slot().set_read_to(side, Seq::new(flow.plan.peer[side]) + 20);
+        flow.slot()
+            .set_delivered(side, Seq::new(flow.plan.peer[side]) + 20);
         refused();
         assert_eq!(flow.ingress(far, &flow.later(far, 0, 0, 20).bytes()).verdict, OK);
-        flow.slot().set_read_to(side, Seq::new(flow.plan.peer[side]) + 19);
+        flow.slot()
+            .set_delivered(side, Seq::new(flow.plan.peer[side]) + 19);
         refused();
-        flow.slot().set_read_to(side, Seq::new(flow.plan.peer[side]) + 20);
+        flow.slot()
+            .set_delivered(side, Seq::new(flow.plan.peer[side]) + 20);
         assert_eq!(flow.plane.wake(flow.slot()).expect("it runs"), Mode::Undrain);
     }
 }

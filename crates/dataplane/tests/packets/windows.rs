@@ -83,7 +83,7 @@ fn what_is_next_in_order_must_fit_the_window_too() {
 fn keeping(plan: Plan) -> Flow {
     let flow = Flow::track(plan);
     flow.slot().set_keeping(true);
-    flow.switch(Mode::Track, Mode::Drain);
+    flow.transition(Mode::Track, Mode::Drain);
     flow.finish();
     flow
 }
@@ -265,7 +265,7 @@ fn what_was_promised_stays_promised() {
             leg.tx_edge = leg.loc_edge.wrapping_add(5000);
         });
         flow.slot().set_keeping(true);
-        flow.switch(Mode::Track, Mode::Drain);
+        flow.transition(Mode::Track, Mode::Drain);
         flow.finish();
         let promised = flow.plan.offered[far] + 5000;
         let packet = Packet {

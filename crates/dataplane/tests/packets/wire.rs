@@ -128,7 +128,7 @@ fn the_far_copy_of_the_drain_waits_for_a_neighbour() {
         ..flow.peer_segment(Server)
     };
     flow.ingress(Server, &old.bytes());
-    flow.switch(Mode::Track, Mode::Drain);
+    flow.transition(Mode::Track, Mode::Drain);
     flow.net.del_neighbour(Server);
     let packet = Packet {
         payload: pattern(10),
@@ -152,7 +152,7 @@ fn the_far_copy_of_the_drain_is_a_whole_super_packet() {
         ..flow.peer_segment(Server)
     };
     flow.ingress(Server, &old.bytes());
-    flow.switch(Mode::Track, Mode::Drain);
+    flow.transition(Mode::Track, Mode::Drain);
     let packet = Packet {
         payload: pattern(10_000),
         options: usual(flow.plan.clock[0] + 1, 4),

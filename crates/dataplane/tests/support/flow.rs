@@ -80,13 +80,13 @@ impl Flow {
     /// Switches from Track to the mode that it was made for.
     fn advance(&mut self) {
         if self.modes > 0 {
-            self.switch(Mode::Track, Mode::Drain);
+            self.transition(Mode::Track, Mode::Drain);
         }
         if self.modes > 1 {
             self.finish();
         }
         if self.detached {
-            self.release().expect("the records are there");
+            self.demote().expect("the records are there");
             self.slot = None;
         }
     }
@@ -110,8 +110,8 @@ impl Flow {
     }
 
     #[track_caller]
-    pub fn switch(&self, from: Mode, to: Mode) {
-        assert!(self.slot().switch(from, to));
+    pub fn transition(&self, from: Mode, to: Mode) {
+        assert!(self.slot().transition(from, to));
     }
 
     /// Switches from Drain to Final.
@@ -124,12 +124,12 @@ impl Flow {
 
     /// Releases the flow from its slot: its records stand alone.
     pub fn detach(&mut self) {
-        self.release().expect("the records are there");
+        self.demote().expect("the records are there");
         self.slot = None;
     }
 
-    pub fn release(&self) -> std::io::Result<()> {
-        self.plane.release(
+    pub fn demote(&self) -> std::io::Result<()> {
+        self.plane.demote(
             self.slot(),
             legs(),
             PerSide::new(self.ifindex[1], self.ifindex[0]),
@@ -162,7 +162,7 @@ impl Flow {
             ..self.peer_segment(side)
         };
         self.ingress(side, &old.bytes());
-        self.switch(Mode::Track, Mode::Drain);
+        self.transition(Mode::Track, Mode::Drain);
     }
 
     /// Returns the next segment of the local socket toward a peer.

@@ -1,6 +1,6 @@
 //! Describes the state of a flow's two connections when it is registered.
 
-use longsplice_dataplane::{Leg, LegStart, Mapping, Offset, Peek, PerSide, Seq, Side};
+use longsplice_dataplane::{Inspection, Leg, LegStart, Mapping, Offset, PerSide, Seq, Side};
 
 use super::choose;
 
@@ -106,10 +106,10 @@ impl Plan {
             wscale_out: self.scale_out[side],
             blank_sack: self.blank_sack[side],
             ended: false,
-            peek: Peek {
+            inspection: Inspection {
                 ts_recent: self.clock[side],
                 ifindex: u32::from(self.on_this_host[side]),
-                ..Peek::at_rest(
+                ..Inspection::at_rest(
                     Seq::new(self.peer[side]),
                     Seq::new(self.local[side]),
                     [self.offered[side], self.granted[side]],

@@ -17,7 +17,7 @@ use super::flow::{Flow, leg};
     clippy::all
 )]
 mod skel {
-    include!(concat!(env!("OUT_DIR"), "/move.skel.rs"));
+    include!(concat!(env!("OUT_DIR"), "/flow_ops.skel.rs"));
 }
 
 pub use skel::types;

@@ -15,7 +15,7 @@ use longsplice_core::{
     policy::{DetachPolicy, SplicePolicy},
     reason::RelayReason,
 };
-use longsplice_dataplane::{PerSide, Side, Successor};
+use longsplice_dataplane::{PerSide, Side, SuccessorAction};
 use longsplice_repair::options;
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpStream;
@@ -51,7 +51,7 @@ pub struct Pair {
     pub idle: IdlePolicy,
     pub(crate) handle: Option<FlowHandle>,
     /// See [`Pair::with_successor`].
-    pub(crate) successor: Successor,
+    pub(crate) successor: SuccessorAction,
     /// Rate-limit account carried over from other connections, by side: see [`Pair::with_paid`].
     pub(crate) paid: PerSide<u64>,
     /// Number of bytes that are known to come in this call.
@@ -122,7 +122,7 @@ impl Pair {
             rate_limit: RateLimit::default(),
             idle: IdlePolicy::default(),
             handle: None,
-            successor: Successor::default(),
+            successor: SuccessorAction::default(),
             paid: PerSide::both(0),
             length: None,
             is_trial: false,
@@ -199,7 +199,7 @@ impl Pair {
     /// ended; that process knows nothing of the handler. Holds for one call of [`crate::Splicer::splice`], not for the
     /// next one of the pair that it returned.
     #[must_use]
-    pub fn with_successor(self, successor: Successor) -> Pair {
+    pub fn with_successor(self, successor: SuccessorAction) -> Pair {
         Pair { successor, ..self }
     }
 
@@ -316,7 +316,7 @@ impl From<Returned> for Pair {
             rate_limit: r.rate_limit,
             idle: r.idle,
             handle: r.handle,
-            successor: Successor::default(),
+            successor: SuccessorAction::default(),
             paid: PerSide::both(0),
             length: None,
             is_trial: r.is_trial,

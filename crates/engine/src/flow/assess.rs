@@ -13,7 +13,7 @@ use longsplice_core::{
     reason::RelayReason,
     seq::{Offset, Seq},
 };
-use longsplice_dataplane::{Alone, Dataplane, Leg, LegStart, Mapping, Peek, PerSide, Side};
+use longsplice_dataplane::{Alone, Dataplane, Inspection, Leg, LegStart, Mapping, PerSide, Side};
 use longsplice_repair::{State, TcpInfo, canonical, options, tcp_info};
 use socket2::{SockAddr, SockRef};
 use tokio::net::TcpStream;
@@ -98,9 +98,9 @@ pub(crate) fn both(addresses: &PerSide<LegInfo>) -> Result<PerSide<Leg>, Refusal
 
 /// Returns the longest segment that can be sent to the peer, in terms of its MSS option. (`snd_mss` would be too low: the
 /// kernel keeps it below half of the peer's window.)
-fn peer_max_segment(leg: Leg, info: &TcpInfo, peek: &Peek) -> u32 {
+fn peer_max_segment(leg: Leg, info: &TcpInfo, inspection: &Inspection) -> u32 {
     let fits = info.pmtu().saturating_sub(headers(leg.peer.ip()));
-    peek.mss_clamp.min(fits)
+    inspection.mss_clamp.min(fits)
 }
 
 /// Returns the longest segment that leg B's peer may send so that it fits on leg A, the client's; `None` if that is
@@ -113,8 +113,8 @@ pub(crate) fn fits_client(plane: &Dataplane, client: BorrowedFd<'_>, like: IpAdd
         return Some(fits);
     }
     let leg = leg(&addresses(client).ok()?).ok()?;
-    let peek = plane.peek(leg).ok()?;
-    Some(peer_max_segment(leg, &info, &peek))
+    let inspection = plane.inspect(leg).ok()?;
+    Some(peer_max_segment(leg, &info, &inspection))
 }
 
 /// Returns the bytes that timestamps take in each segment, with their padding (RFC 7323 appendix A).
@@ -122,7 +122,7 @@ fn timestamps_length(info: &TcpInfo) -> u32 {
     if info.timestamps() { 12 } else { 0 }
 }
 
-fn leg_options(leg: Leg, info: &TcpInfo, peek: &Peek) -> LegOptions {
+fn leg_options(leg: Leg, info: &TcpInfo, inspection: &Inspection) -> LegOptions {
     let scale = |n| if info.window_scaling() { n } else { 0 };
     LegOptions {
         timestamps: info.timestamps(),
@@ -131,7 +131,7 @@ fn leg_options(leg: Leg, info: &TcpInfo, peek: &Peek) -> LegOptions {
         peer_scale: scale(info.snd_wscale()),
         our_scale: scale(info.rcv_wscale()),
         offered_mss: info.advmss(),
-        peer_mss: peer_max_segment(leg, info, peek),
+        peer_mss: peer_max_segment(leg, info, inspection),
     }
 }
 
@@ -165,7 +165,7 @@ pub(crate) struct Assessment {
     pub(crate) legs: PerSide<Leg>,
     pub(crate) plan: Plan,
     /// State of both sockets, in the numbers of the wire.
-    peeks: PerSide<Peek>,
+    inspections: PerSide<Inspection>,
     mappings: PerSide<Mapping>,
     alone: PerSide<bool>,
     /// Highest TSval that each socket has sent.
@@ -191,26 +191,26 @@ pub(crate) fn assess(
     let legs = both(addresses)?;
     let mut mappings = PerSide::both(Mapping::default());
     let mut is_alone = PerSide::both(false);
-    let looked = plane.peek_both(legs).map_err(|e| match e.kind() {
+    let looked = plane.inspect_both(legs).map_err(|e| match e.kind() {
         io::ErrorKind::NotFound => Refusal::for_now(RelayReason::NotEstablished),
-        _ => Refusal::system("cannot peek at the sockets", &e),
+        _ => Refusal::system("cannot inspect the sockets", &e),
     })?;
     let mut clocks = PerSide::both(0);
     let assessed = PerSide::try_from_fn(|side| {
         let socket = pump.socket(side);
         let system = |e: longsplice_repair::Error| Refusal::system("cannot ask a socket", &e);
-        let peek = looked[side];
-        // Read it after the peek: if no FIN has come by now, the peeked sequence numbers include none.
+        let inspection = looked[side];
+        // Read it after the inspection: if no FIN has come by now, the inspected sequence numbers include none.
         let info = tcp_info(socket).map_err(system)?;
         check_state(pump, side, &info)?;
-        if peek.layered {
+        if inspection.layered {
             return Err(Refusal::for_good(RelayReason::SocketOption));
         }
         // Data beyond a hole came to the socket before the programs noted it.
-        if peek.out_of_order {
+        if inspection.out_of_order {
             return Err(Refusal::for_now(RelayReason::Recovery));
         }
-        match peek.ifindex {
+        match inspection.ifindex {
             0 => return Err(Refusal::for_now(RelayReason::Route)),
             n if !watched(n) => return Err(Refusal::for_now(RelayReason::Interface)),
             _ => {}
@@ -218,33 +218,36 @@ pub(crate) fn assess(
         if info.timestamps() {
             clocks[side] = options::latest_timestamp(socket).map_err(system)?;
         }
-        let peek = match place(side, legs[side]) {
-            Place::Plain => peek,
+        let inspection = match place(side, legs[side]) {
+            Place::Plain => inspection,
             Place::Unsettled => return Err(Refusal::for_now(RelayReason::Unsettled)),
             Place::Alone(alone) => {
                 mappings[side] = alone.mapping;
                 is_alone[side] = true;
                 let clock = &mut clocks[side];
                 *clock = later(*clock, alone.sent);
-                Peek {
+                Inspection {
                     // A rebuilt socket has received nothing yet.
-                    ts_recent: match peek.ts_recent {
+                    ts_recent: match inspection.ts_recent {
                         0 => alone.heard,
                         heard => later(heard, alone.heard),
                     },
-                    ..peek.on_the_wire(alone.mapping)
+                    ..inspection.on_the_wire(alone.mapping)
                 }
             }
         };
-        Ok((peek, info))
+        Ok((inspection, info))
     })?;
-    let (peeks, infos) = (assessed.map(|(peek, _)| peek), assessed.map(|(_, info)| info));
-    let options = PerSide::from_fn(|side| leg_options(legs[side], &infos[side], &peeks[side]));
+    let (inspections, infos) = (
+        assessed.map(|(inspection, _)| inspection),
+        assessed.map(|(_, info)| info),
+    );
+    let options = PerSide::from_fn(|side| leg_options(legs[side], &infos[side], &inspections[side]));
     let plan = match_legs(&options.client, &options.server).map_err(Refusal::for_good)?;
     Ok(Assessment {
         legs,
         plan,
-        peeks,
+        inspections,
         mappings,
         alone: is_alone,
         clocks,
@@ -283,19 +286,19 @@ impl Assessment {
         PerSide::from_fn(|side| {
             let (x, o) = (side, side.other());
             // The next byte to be read from x will be written behind the held ones: both numbers are of that byte.
-            let there = self.peeks[o].write_seq + pump.held(side) as u32;
-            Offset::between(self.peeks[x].copied_seq, there)
+            let there = self.inspections[o].write_seq + pump.held(side) as u32;
+            Offset::between(self.inspections[x].copied_seq, there)
         })
     }
 
     /// Returns `copied_seq` of each socket less the bytes that the pump has consumed.
     pub(crate) fn copied_base(&self, pump: &Pump) -> PerSide<Seq> {
-        PerSide::from_fn(|side| self.peeks[side].copied_seq - pump.consumed(side) as u32)
+        PerSide::from_fn(|side| self.inspections[side].copied_seq - pump.consumed(side) as u32)
     }
 
     /// Returns the interfaces toward the far ends.
     pub(crate) fn interfaces(&self) -> PerSide<u32> {
-        self.peeks.map(|peek| peek.ifindex).swap()
+        self.inspections.map(|inspection| inspection.ifindex).swap()
     }
 
     /// Returns the start values for the kernel half. The pump must not have moved since the assessment.
@@ -306,15 +309,15 @@ impl Assessment {
             LegStart {
                 leg: self.legs[x],
                 seq_off: offsets[x],
-                tsval_off: self.clocks[o].wrapping_sub(self.peeks[x].ts_recent),
+                tsval_off: self.clocks[o].wrapping_sub(self.inspections[x].ts_recent),
                 wscale_in: self.plan.directions[x].scale_in,
                 wscale_out: self.plan.directions[x].scale_out,
                 blank_sack: self.plan.directions[x].blank_sack,
                 ended: pump.passed_eof(side),
-                peek: self.peeks[x],
+                inspection: self.inspections[x],
                 mapping: self.mappings[x],
                 alone: self.alone[x],
-                mss: u16::try_from(self.peeks[x].mss_clamp).unwrap_or(u16::MAX),
+                mss: u16::try_from(self.inspections[x].mss_clamp).unwrap_or(u16::MAX),
                 sack: self.infos[x].sack(),
                 ecn: self.infos.client.ecn(),
                 ts_high: self.clocks[o],

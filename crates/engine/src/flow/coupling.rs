@@ -74,7 +74,7 @@ impl Flow {
             let room = coupling::room(o.snd_cwnd(), o.snd_mss(), rtt_x, rtt_o);
             let limit = self.limits[side].map(|rate| coupling::limited_room(rate, rtt_x, rtt_o));
             self.slot()
-                .set_room(side, limit.map_or(room, |limit| limit.min(room)));
+                .set_max_inflight(side, limit.map_or(room, |limit| limit.min(room)));
         }
     }
 

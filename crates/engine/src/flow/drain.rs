@@ -40,22 +40,22 @@ impl Flow {
     /// Notes data that came to a socket before the programs watched it, or is between the programs and the socket.
     /// Returns false if a socket holds something out of order, and an error of kind `NotFound` if a connection has ended.
     fn note_sockets(&self, pump: &Pump) -> io::Result<bool> {
-        let mut peeks = self.plane().peek_both(self.legs)?;
+        let mut inspections = self.plane().inspect_both(self.legs)?;
         let mut ended = PerSide::both(false);
         for side in Side::BOTH {
-            let (x, peek) = (self.leg(side), &mut peeks[side]);
-            let beyond = peek.rcv_nxt - (x.end() + x.mapping.seq) > 0;
+            let (x, inspection) = (self.leg(side), &mut inspections[side]);
+            let beyond = inspection.rcv_nxt - (x.end() + x.mapping.seq) > 0;
             // A FIN is not payload. In numbers that are read after the state, it is counted for sure.
             let unseen = !x.fin && beyond && tcp_info(pump.socket(side)).is_ok_and(|i| has_ended(&i));
             ended[side] = x.fin || unseen;
             if unseen {
-                *peek = self.plane().peek(self.legs[side])?;
+                *inspection = self.plane().inspect(self.legs[side])?;
             }
         }
         for side in Side::BOTH {
-            self.slot().note_socket(side, &peeks[side], ended[side]);
+            self.slot().note_socket(side, &inspections[side], ended[side]);
         }
-        Ok(peeks.iter().all(|p| !p.out_of_order))
+        Ok(inspections.iter().all(|p| !p.out_of_order))
     }
 
     /// Notes the latest timestamp that a socket may have sent between its assessment and the registration of its flow.
@@ -116,7 +116,7 @@ impl Flow {
             self.slot().set_timestamp_offsets(offsets);
         }
         self.drained = true;
-        let started = self.slot().switch(Mode::Track, Mode::Drain);
+        let started = self.slot().transition(Mode::Track, Mode::Drain);
         // Announce the windows that the coupling kept back: the far end, which has granted them already, may send nothing
         // more.
         self.announce_windows(&PerSide::from_fn(|side| self.leg(side)), 0);
@@ -170,7 +170,7 @@ impl Flow {
                 && snapshot.held == 0
                 && snapshot.send_queue == 0
             {
-                self.slot().set_read_to(side, cut);
+                self.slot().set_delivered(side, cut);
             }
             snapshots.push(snapshot);
         }
@@ -189,8 +189,8 @@ impl Flow {
         for side in Side::BOTH {
             let x = self.leg(side);
             // A socket that is not found has ended its connection, which the pump reports.
-            if let Ok(peek) = self.plane().peek(self.legs[side]) {
-                let una = peek.snd_una - x.mapping.ack;
+            if let Ok(inspection) = self.plane().inspect(self.legs[side]) {
+                let una = inspection.snd_una - x.mapping.ack;
                 if x.loc_end - una > 0 {
                     self.slot().disbelieve(side, una);
                 }

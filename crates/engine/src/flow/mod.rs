@@ -119,7 +119,7 @@ impl Flow {
     /// written any data meanwhile. Returns false if some forwarded bytes are not acknowledged yet.
     pub(crate) fn resume(&mut self, assessment: &Assessment, pump: &Pump) -> bool {
         match self.mode() {
-            Mode::Undrain if !(self.is_settled() && self.slot().settle()) => return false,
+            Mode::Undrain if !(self.is_quiescent() && self.slot().resolve()) => return false,
             Mode::Track => self.slot().own_all(),
             _ => {}
         }
@@ -131,8 +131,8 @@ impl Flow {
     }
 
     /// Turns the flow into a plain relay, once no byte that bypassed the sockets is in flight.
-    pub(crate) fn settle(&self) {
-        self.slot().settle();
+    pub(crate) fn resolve(&self) {
+        self.slot().resolve();
     }
 
     pub(crate) fn plane(&self) -> &Dataplane {
@@ -157,11 +157,11 @@ impl Flow {
     }
 
     /// Returns true if both ends have acknowledged all that bypassed the sockets.
-    pub(crate) fn is_settled(&self) -> bool {
+    pub(crate) fn is_quiescent(&self) -> bool {
         let states = PerSide::from_fn(|side| self.leg(side));
         Side::BOTH.iter().all(|&side| {
             let (x, o) = (&states[side], &states[side.other()]);
-            let past = !x.owed || o.rx_ack.at_or_after(x.base + x.seq_off);
+            let past = !x.bypassed || o.rx_ack.at_or_after(x.base + x.seq_off);
             // Beyond `loc_end`, o has acknowledged a forwarded FIN that the socket toward o has not sent yet.
             past && o.rx_ack - o.loc_end <= 0
         })
@@ -226,10 +226,10 @@ impl Flow {
         matches!(self.mode(), Mode::Drain | Mode::Final | Mode::Replaced) && self.is_complete()
     }
 
-    /// Takes the sockets of a finished flow out of the path, and lets its records stand alone, like [`Flow::release`].
+    /// Takes the sockets of a finished flow out of the path, and lets its records stand alone, like [`Flow::demote`].
     pub(crate) fn release_finished(self) -> Result<(), Box<Flow>> {
-        self.slot().switch(Mode::Drain, Mode::Final);
-        self.release()
+        self.slot().transition(Mode::Drain, Mode::Final);
+        self.demote()
     }
 
     /// Returns the end of each local socket's own part of its peer's stream.
@@ -248,7 +248,7 @@ impl Flow {
             let distance = distances[side];
             let at = distance.map(|d| self.copied(side, pump) + d.bytes);
             self.slot()
-                .set_will(side, distance.map(|d| d.will).unwrap_or_default());
+                .set_successor(side, distance.map(|d| d.plan).unwrap_or_default());
             self.slot().set_trap(side, at);
         }
     }
@@ -283,8 +283,8 @@ impl Flow {
 
     /// Lets the kernel half's records stand alone; the slot goes to the quarantine. Returns the flow itself if a packet
     /// has just woken its sockets.
-    pub(crate) fn release(mut self) -> Result<(), Box<Flow>> {
-        match self.plane().release(self.slot(), self.legs, self.interfaces) {
+    pub(crate) fn demote(mut self) -> Result<(), Box<Flow>> {
+        match self.plane().demote(self.slot(), self.legs, self.interfaces) {
             Err(_) if self.mode() == Mode::Undrain => return Err(Box::new(self)),
             // Errors NotFound and ResourceBusy mean that the tuple has a new owner already.
             Err(e) if !matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::ResourceBusy) => {
@@ -298,8 +298,8 @@ impl Flow {
 
     /// Releases a flow whose sockets were built, and are not used now: its ends notice nothing.
     pub(crate) fn abandon(self) -> Result<(), Box<Flow>> {
-        self.slot().switch(Mode::Freeze, Mode::Final);
-        self.release()
+        self.slot().transition(Mode::Freeze, Mode::Final);
+        self.demote()
     }
 
     /// Returns the flow, after an attempt to wake its new sockets, if they are awake, also by a packet that has come at

@@ -62,18 +62,18 @@ impl Flow {
     /// end the socket knows already. Returns true if anything is on its way to a socket.
     pub(crate) fn welcome(&self, ended: PerSide<bool>) -> bool {
         let states = PerSide::from_fn(|side| self.leg(side));
-        let bases = held::bases(states.map(|s| s.owed), states.map(|s| s.base));
+        let bases = held::bases(states.map(|s| s.bypassed), states.map(|s| s.base));
         let comes = self.held().let_in(self.plane(), bases);
         for side in Side::BOTH {
             let x = &states[side];
-            if !x.owed_fin || ended[side] {
+            if !x.bypassed_fin || ended[side] {
                 continue;
             }
             let leg = self.legs()[side];
             let sent = self
                 .plane()
-                .peek(leg)
-                .and_then(|peek| self.plane().inject(peek.ifindex, &end_of_stream(leg, x)));
+                .inspect(leg)
+                .and_then(|inspection| self.plane().inject(inspection.ifindex, &end_of_stream(leg, x)));
             if let Err(error) = sent {
                 tracing::warn!(%error, ?leg, "cannot pass on the end of a stream");
             }
@@ -97,7 +97,7 @@ pub(crate) fn rebuild(
         .take_slot()
         .ok_or_else(|| io::Error::new(io::ErrorKind::QuotaExceeded, "no slot is free: raise max_dormant"))?;
     kernel.conntrack.expect_return(legs)?;
-    plane.attach_flow(&slot, serial, legs)?;
+    plane.promote(&slot, serial, legs)?;
     let flow = Flow::attached(kernel, slot, legs);
     let states = PerSide::from_fn(|side| flow.leg(side));
     let built = build(&flow, &states);

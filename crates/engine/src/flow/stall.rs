@@ -47,7 +47,7 @@ impl End {
 }
 
 impl Flow {
-    /// Returns true if the flow is to be given up: an end has owed an acknowledgement for too long. Call it every now and
+    /// Returns true if the flow is to be given up: an end has failed to acknowledge for too long. Call it every now and
     /// then; it counts from the first call for which an acknowledgement was due.
     pub(crate) fn is_hopeless(&mut self, now: Instant, waiter: Waiter) -> bool {
         let states = PerSide::from_fn(|side| self.leg(side));
@@ -83,7 +83,7 @@ impl Flow {
         let (o, x) = (&states[side], &states[side.other()]);
         let old = match self.mode() {
             Mode::Drain => x.cut,
-            _ if x.owed => x.base,
+            _ if x.bypassed => x.base,
             _ => return false,
         };
         o.rx_ack.before(old + x.seq_off)
@@ -107,8 +107,8 @@ impl Flow {
                 _ => Default::default(),
             };
             let hint = self.interfaces[side.other()];
-            let (seq, interface) = match self.plane().peek(leg) {
-                Ok(peek) => (peek.rcv_nxt - mapping.seq, peek.ifindex),
+            let (seq, interface) = match self.plane().inspect(leg) {
+                Ok(inspection) => (inspection.rcv_nxt - mapping.seq, inspection.ifindex),
                 // Its socket is gone; reset the other end all the same.
                 Err(_) => (x.end(), hint),
             };

@@ -319,9 +319,9 @@ impl Drop for HoldGuard {
     }
 }
 
-/// Returns the base of each side that is owed, and `None` for others.
-pub(crate) fn bases(owed: PerSide<bool>, base: PerSide<Seq>) -> PerSide<Option<Seq>> {
-    PerSide::from_fn(|side| owed[side].then_some(base[side]))
+/// Returns the base of each side whose socket was bypassed, and `None` for others.
+pub(crate) fn bases(bypassed: PerSide<bool>, base: PerSide<Seq>) -> PerSide<Option<Seq>> {
+    PerSide::from_fn(|side| bypassed[side].then_some(base[side]))
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ impl LeftSlot {
     /// Collects what segments noted in the slot after it was left, and frees it.
     fn free(self, plane: &Dataplane) {
         if self.slot.mode() == Mode::Moved {
-            let _ = plane.release(&self.slot, self.legs, self.interfaces);
+            let _ = plane.demote(&self.slot, self.legs, self.interfaces);
         }
     }
 }

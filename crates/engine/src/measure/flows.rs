@@ -6,7 +6,7 @@ use std::{
 };
 
 use longsplice_core::seq::{Offset, Seq};
-use longsplice_dataplane::{Dataplane, Leg, LegStart, Mapping, Mode, Peek, PerSide, Side};
+use longsplice_dataplane::{Dataplane, Inspection, Leg, LegStart, Mapping, Mode, PerSide, Side};
 
 /// Destinations of the segments of either flow.
 pub(super) const ENDS: [Ipv4Addr; 2] = [Ipv4Addr::new(198, 18, 2, 2), Ipv4Addr::new(198, 18, 1, 1)];
@@ -56,9 +56,9 @@ pub(super) fn install(plane: &Dataplane) -> io::Result<()> {
     for (legs, numbers) in [(there, THERE), (back, BACK)] {
         let starts = PerSide::from_fn(|side| start(legs[side], side, &numbers));
         plane.register(&slot, plane.next_serial(), true, &starts)?;
-        slot.switch(Mode::Track, Mode::Drain);
-        slot.switch(Mode::Drain, Mode::Final);
-        plane.release(&slot, legs, PerSide::both(0))?;
+        slot.transition(Mode::Track, Mode::Drain);
+        slot.transition(Mode::Drain, Mode::Final);
+        plane.demote(&slot, legs, PerSide::both(0))?;
     }
     Ok(())
 }
@@ -73,9 +73,9 @@ fn start(leg: Leg, side: Side, n: &Numbers) -> LegStart {
         wscale_out: 7,
         blank_sack: false,
         ended: false,
-        peek: Peek {
+        inspection: Inspection {
             ts_recent: n.tsval,
-            ..Peek::at_rest(n.peer[x], n.local[x], [WINDOW; 2])
+            ..Inspection::at_rest(n.peer[x], n.local[x], [WINDOW; 2])
         },
         mapping: Mapping::default(),
         alone: false,

@@ -15,8 +15,8 @@ pub(crate) fn adopt(context: &Context, orphans: Vec<Slot>) {
         let legs = plane.legs(&slot);
         if slot.mode() == Mode::Moved {
             kernel.quarantine.put(slot, legs, PerSide::both(0));
-        } else if slot.mode() == Mode::Final || slot.switch(Mode::Freeze, Mode::Final) {
-            if let Err(error) = plane.release(&slot, legs, PerSide::both(0)) {
+        } else if slot.mode() == Mode::Final || slot.transition(Mode::Freeze, Mode::Final) {
+            if let Err(error) = plane.demote(&slot, legs, PerSide::both(0)) {
                 tracing::warn!(%error, "cannot adopt a dormant flow");
             }
             kernel.quarantine.put(slot, legs, PerSide::both(0));

@@ -133,7 +133,7 @@ fn awake(
             local: l.local,
         }),
         spliced: true,
-        half_closed: states.as_ref().map(|leg| leg.owed_fin),
+        half_closed: states.as_ref().map(|leg| leg.bypassed_fin),
         paid: states.map(|leg| leg.paid),
         cookies: cookies(&client, &server).map_err(fail)?,
     };

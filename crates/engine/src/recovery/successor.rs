@@ -1,9 +1,9 @@
-//! Finishes a pair whose trap a predecessor had set, as that predecessor asked ([`Successor`]).
+//! Finishes a pair whose trap a predecessor had set, as that predecessor asked ([`SuccessorAction`]).
 
 use std::sync::Arc;
 
 use longsplice_core::policy::SplicePolicy;
-use longsplice_dataplane::{LegState, PerSide, Side, Successor};
+use longsplice_dataplane::{LegState, PerSide, Side, SuccessorAction};
 
 use crate::{
     api::{
@@ -20,32 +20,27 @@ use crate::{
 pub(crate) struct Rest {
     /// Rest of each side's budget, and true if it waits for payload beyond it; `None`: all may pass.
     budgets: PerSide<Option<(u64, bool)>>,
-    /// Successor's action, other than joining the ends.
-    successor: Successor,
+    /// Action, other than joining the ends.
+    action: SuccessorAction,
 }
 
 impl Rest {
     /// Returns `None` if there is nothing but to join them. `states` are those after the wake.
     pub(crate) fn of(states: &PerSide<LegState>) -> Option<Rest> {
-        let wills = states.as_ref().map(|x| x.trap.map(|trap| (x.will, trap)));
-        let is = |successor| {
-            wills
-                .iter()
-                .flatten()
-                .any(|(will, _)| will.successor == successor)
-        };
-        let successor = [Successor::Follows, Successor::Ends]
+        let plans = states.as_ref().map(|x| x.trap.map(|trap| (x.successor, trap)));
+        let is = |action| plans.iter().flatten().any(|(plan, _)| plan.action == action);
+        let action = [SuccessorAction::Follow, SuccessorAction::End]
             .into_iter()
             .find(|s| is(*s))?;
         let budget = |side: Side| {
-            let (will, trap) = wills[side]?;
+            let (plan, trap) = plans[side]?;
             // Forwarded bytes end before the trap.
             let distance = trap.bytes_since(states[side].base);
-            Some((will.left(distance), will.is_data()))
+            Some((plan.remaining(distance), plan.is_data()))
         };
         Some(Rest {
             budgets: PerSide::from_fn(budget),
-            successor,
+            action,
         })
     }
 
@@ -66,15 +61,15 @@ impl Rest {
         let id = returned.id;
         // Do not splice: bytes beyond the budget wait in their socket, where a splice would have to drain them.
         let pair = Pair::from(returned).with_splice(SplicePolicy::Never);
-        let pair = pair.with_successor(self.successor);
+        let pair = pair.with_successor(self.action);
         let mut returned = carry(&context, pair, Until::rest(self.budgets)).await;
-        if self.successor == Successor::Follows
+        if self.action == SuccessorAction::Follow
             && let Some(r) = returned.take()
         {
             let until = self.then(r.passed);
             let pair = Pair::from(r)
                 .with_splice(SplicePolicy::Auto)
-                .with_successor(self.successor);
+                .with_successor(self.action);
             returned = carry(&context, pair, until).await;
         }
         match returned {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use longsplice_dataplane::{PerSide, Side, Successor, Will};
+use longsplice_dataplane::{PerSide, Side, SuccessorAction, SuccessorPlan};
 use tokio::time::Instant;
 
 use crate::{
@@ -10,18 +10,18 @@ use crate::{
     relay::pump::Pump,
 };
 
-/// Distance of a trap, in bytes from the next one to be read on, and the will for a successor of this process.
+/// Distance of a trap, in bytes from the next one to be read on, and the plan for a successor of this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Distance {
     pub(crate) bytes: u32,
-    pub(crate) will: Will,
+    pub(crate) plan: SuccessorPlan,
 }
 
 /// Progress of a pair toward its traps.
 #[derive(Debug)]
 pub(crate) struct Traps {
     until: Until,
-    successor: Successor,
+    successor: SuccessorAction,
     since: Instant,
     active: Instant,
     asked: bool,
@@ -30,7 +30,7 @@ pub(crate) struct Traps {
 }
 
 impl Traps {
-    pub(crate) fn new(until: Until, successor: Successor, now: Instant) -> Traps {
+    pub(crate) fn new(until: Until, successor: SuccessorAction, now: Instant) -> Traps {
         Traps {
             until,
             successor,
@@ -90,8 +90,8 @@ impl Traps {
     /// trap that is too far for a sequence number is approached in steps.
     pub(crate) fn distance(&self, side: Side, pump: &Pump) -> Option<Distance> {
         let left = self.pump_limit(side)?.saturating_sub(pump.bytes(side));
-        let (will, bytes) = Will::of(self.successor, left, self.until.is_data(side));
-        Some(Distance { bytes, will })
+        let (plan, bytes) = SuccessorPlan::of(self.successor, left, self.until.is_data(side));
+        Some(Distance { bytes, plan })
     }
 
     /// Returns true if the pump may read no more of a side.
@@ -199,8 +199,12 @@ mod tests {
         let ((client, _client), (server, mut peer)) = (connection().await, connection().await);
         let mut pump = Pump::new(client, server);
         let now = Instant::now();
-        let bytes = Traps::new(Until::bytes_from(Side::Server, 4), Successor::default(), now);
-        let data = Traps::new(Until::data_from(Side::Server), Successor::default(), now);
+        let bytes = Traps::new(
+            Until::bytes_from(Side::Server, 4),
+            SuccessorAction::default(),
+            now,
+        );
+        let data = Traps::new(Until::data_from(Side::Server), SuccessorAction::default(), now);
         pump.set_limit(Side::Server, Some(4));
         assert_eq!(bytes.left(&pump), Some(4));
         peer.write_all(b"more").await.unwrap();

@@ -40,8 +40,8 @@ struct Awake {
 
 impl Awake {
     /// Returns true if its legs have nothing to do with each other any more.
-    fn is_settled(&self) -> bool {
-        self.given_up.is_none() && self.flow.is_settled()
+    fn is_quiescent(&self) -> bool {
+        self.given_up.is_none() && self.flow.is_quiescent()
     }
 
     /// Resets both ends, if one of them will never acknowledge the bytes that bypassed the sockets.
@@ -91,7 +91,7 @@ struct Table {
 impl UnpairedLegs {
     /// Keeps the mapping of a flow whose sockets go to a caller.
     pub(crate) fn keep(&self, flow: Flow, sockets: PerSide<&TcpStream>, now: Instant) {
-        let held = match flow.is_settled() {
+        let held = match flow.is_quiescent() {
             true => Vec::new(),
             false => sockets
                 .iter()
@@ -175,14 +175,14 @@ impl UnpairedLegs {
         let due: Vec<u32> = table
             .awake
             .iter()
-            .filter(|(_, a)| now.duration_since(a.since) >= SHARE && a.is_settled())
+            .filter(|(_, a)| now.duration_since(a.since) >= SHARE && a.is_quiescent())
             .map(|(serial, _)| *serial)
             .collect();
         for awake in table.awake.values_mut() {
             if now.duration_since(awake.since) >= HOLD {
                 awake.sockets.clear();
             }
-            if awake.given_up.is_none() && !awake.flow.is_settled() {
+            if awake.given_up.is_none() && !awake.flow.is_quiescent() {
                 awake.give_up(now);
             }
         }
@@ -203,12 +203,12 @@ impl UnpairedLegs {
         // Lock for one flow at a time: a task that asks for a leg must not wait for all of them.
         for serial in due {
             let mut table = self.table.lock();
-            if table.awake.get(&serial).is_some_and(Awake::is_settled) {
+            if table.awake.get(&serial).is_some_and(Awake::is_quiescent) {
                 table.part(serial);
             }
         }
         for leg in alone {
-            let lives = plane.peek(leg).is_ok();
+            let lives = plane.inspect(leg).is_ok();
             self.note_alone(plane, leg, lives, now, record_ttl);
         }
     }
@@ -259,7 +259,7 @@ impl Table {
         let Some(serial) = self.flows.get(&leg).copied() else {
             return true;
         };
-        let parts = self.awake.get(&serial).is_none_or(Awake::is_settled);
+        let parts = self.awake.get(&serial).is_none_or(Awake::is_quiescent);
         if parts {
             self.part(serial);
         }

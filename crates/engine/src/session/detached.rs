@@ -39,8 +39,8 @@ pub(super) fn leave<'a>(
         .ok_or(io::ErrorKind::Unsupported)?;
     let hold = kernel.held.hold(serial);
     // A failed capture may have frozen it.
-    flow.slot().switch(Mode::Freeze, Mode::Final);
-    if let Err(flow) = flow.release() {
+    flow.slot().transition(Mode::Freeze, Mode::Final);
+    if let Err(flow) = flow.demote() {
         session.note_awake(&flow);
         let flow = *flow;
         return Ok(State::Resuming(Resuming { session, flow }));

@@ -30,7 +30,7 @@ impl Session<'_> {
         let mut look = Look::new();
         while !self.pump.is_empty() {
             let now = Instant::now();
-            let settled = self.step().and_then(|_| self.try_settle(now));
+            let settled = self.step().and_then(|_| self.try_resolve(now));
             let until = match settled {
                 Ok(settled) => (!settled).then(|| look.next(now)),
                 Err(exit) => return Ok(self.conclude(exit, None)),

@@ -103,8 +103,8 @@ impl Session<'_> {
                 Due::NotBefore(at) => at.filter(|_| can_splice),
                 _ => None,
             };
-            let is_settled = self.try_settle(now)?;
-            if !is_settled {
+            let is_quiescent = self.try_resolve(now)?;
+            if !is_quiescent {
                 // Segments that bypass its sockets are not seen here.
                 self.idle.note(now);
             } else if self
@@ -113,7 +113,7 @@ impl Session<'_> {
             {
                 return Err(Exit::Idle);
             }
-            let settle = (!is_settled).then(|| look.next(now));
+            let settle = (!is_quiescent).then(|| look.next(now));
             let wake = [wake, self.traps.next(), settle].into_iter().flatten().min();
             if self.wait(wake).await == Woken::Stop {
                 return Err(Exit::stopped());
@@ -158,7 +158,7 @@ impl Session<'_> {
     ///
     /// # Errors
     /// Returns an error if an end was reset, or will never acknowledge the forwarded bytes.
-    pub(super) fn try_settle(&mut self, now: Instant) -> Result<bool, Exit> {
+    pub(super) fn try_resolve(&mut self, now: Instant) -> Result<bool, Exit> {
         if self.entry.state() == FlowState::Relay {
             return Ok(true);
         }
@@ -166,11 +166,11 @@ impl Session<'_> {
         if self.flow.as_ref().is_some_and(Flow::is_cut_off) {
             return Err(Exit::reset("an end was reset"));
         }
-        let settled = self.flow.as_ref().is_none_or(Flow::is_settled);
+        let settled = self.flow.as_ref().is_none_or(Flow::is_quiescent);
         if settled {
             self.entry.set_state(FlowState::Relay);
             if let Some(flow) = &self.flow {
-                flow.settle();
+                flow.resolve();
             }
         } else if let Some(flow) = self.flow.as_mut()
             && flow.is_hopeless(now, Waiter::Relay)

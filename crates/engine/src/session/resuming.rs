@@ -57,7 +57,7 @@ fn welcome(session: &mut Session<'_>, flow: Flow) -> bool {
     session.stats().unspliced.add(1);
     session.entry.set_state(FlowState::Undraining);
     for side in Side::BOTH {
-        session.half_closed[side] |= flow.leg(side).owed_fin;
+        session.half_closed[side] |= flow.leg(side).bypassed_fin;
     }
     let comes = flow.welcome(PerSide::from_fn(|side| session.pump.eof(side)));
     session.throttle.take_back(flow.slot());

@@ -48,7 +48,7 @@ fn initial_sequence(plane: &Dataplane, client: BorrowedFd<'_>, leg: Leg) -> Opti
     let received = || tcp_info(client).ok().map(|info| info.bytes_received());
     (0..ATTEMPTS).find_map(|_| {
         let before = received()?;
-        let next = plane.peek(leg).ok()?.rcv_nxt;
+        let next = plane.inspect(leg).ok()?.rcv_nxt;
         // The SYN takes a number itself; payload and FIN are counted in `bytes_received`.
         let syn = next - before as u32 - 1;
         (received()? == before).then_some(syn)

@@ -124,7 +124,7 @@ fn a_server_that_goes_away_is_told() {
     });
     assert_eq!(outcome.failures().count(), 3, "{outcome:?}");
     let refused = Traffic::run(&net.client, addr, &spec).unwrap();
-    assert_eq!(refused.failures().count(), 3, "nobody listens");
+    assert_eq!(refused.failures().count(), 3, "no socket listens");
 }
 
 #[test]

@@ -33,7 +33,7 @@ fn a_file_that_was_moved_away_is_left_at_the_order_and_not_before() {
     let (path, old) = (dir.path().join("access.log"), dir.path().join("access.log.1"));
     let log = AccessLog::default();
     log.write(record(1));
-    assert!(!log.is_on(), "nobody reads it");
+    assert!(!log.is_on(), "it has no reader");
     log.set(Some(target(&path)));
     log.write(record(2));
     log.flush(PATIENCE);

@@ -330,7 +330,7 @@ impl Settler<'_> {
         for address in listen {
             let addr = address.get_ref().0;
             if addr.port() == 0 {
-                let message = format!("port 0 in `{addr}`: nobody could know where to connect");
+                let message = format!("port 0 in `{addr}`: clients could not know where to connect");
                 self.complain(address.span(), message, "use 1 to 65535");
             }
             if let Some(clash) = taken.iter().find_map(|e| rules::overlap(addr, *e)) {

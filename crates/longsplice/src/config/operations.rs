@@ -146,7 +146,7 @@ impl Settler<'_> {
     fn metrics(&mut self, listen: Spanned<ListenAddr>, taken: &[SocketAddr]) -> SocketAddr {
         let address = listen.get_ref().0;
         if address.port() == 0 {
-            let message = format!("port 0 in `{address}`: nobody could know where to ask");
+            let message = format!("port 0 in `{address}`: clients could not know where to ask");
             self.complain(listen.span(), message, "use 1 to 65535");
         }
         if let Some(clash) = taken.iter().find_map(|l| rules::overlap(address, *l)) {

@@ -150,7 +150,7 @@ fn messages_name_the_place_and_the_remedy() {
         ),
         (
             "[[listener]]\nlisten = \":0\"\nto = \"a:1\"\n".to_owned(),
-            "x.toml:2:10: port 0 in `0.0.0.0:0`: nobody could know where to connect\n   2 | listen = \":0\"\n     |          ^^^^\n     = use 1 to 65535",
+            "x.toml:2:10: port 0 in `0.0.0.0:0`: clients could not know where to connect\n   2 | listen = \":0\"\n     |          ^^^^\n     = use 1 to 65535",
         ),
         (
             format!("{listener}unsplice = \"data=me\"\n"),

@@ -163,7 +163,11 @@ impl Settler<'_> {
         ] {
             if let Some(span) = key.filter(|_| !limited) {
                 let help = "add max_connections, or leave it out";
-                self.complain(span, "nobody would ever queue: no server has a limit", help);
+                self.complain(
+                    span,
+                    "no connection would ever queue: no server has a limit",
+                    help,
+                );
             }
         }
         let d = UpstreamConfig::new(&name, servers);

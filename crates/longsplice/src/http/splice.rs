@@ -2,7 +2,7 @@
 
 use std::{future::poll_fn, pin::pin, sync::Arc};
 
-use longsplice_engine::{Ended, Pair, Returned, Side, Successor, Summary, Trap, Until};
+use longsplice_engine::{Ended, Pair, Returned, Side, SuccessorAction, Summary, Trap, Until};
 use longsplice_repair::{options, set_receive_growth, unread};
 
 use super::{
@@ -118,8 +118,8 @@ impl Session<'_> {
         // Tell a succeeding daemon how to end: it can read neither the next request nor the end of the chunks. The
         // client notices missing chunks.
         let successor = match download.ends_unseen() {
-            true => Successor::Ends,
-            false => Successor::Follows,
+            true => SuccessorAction::End,
+            false => SuccessorAction::Follow,
         };
         // Data from the client is its next request.
         let conditions = Until::data_from(Side::Client).or(Until::idle(listener.http.body_timeout));

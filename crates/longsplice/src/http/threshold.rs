@@ -160,7 +160,7 @@ impl Bench {
             let (far, peer) = listener.accept().await?;
             match near.local_addr()? == peer {
                 true => Ok((near, far)),
-                false => Err(io::Error::other("somebody else connected to the measurement")),
+                false => Err(io::Error::other("another process connected to the measurement")),
             }
         };
         let ((far_client, client), (server, far_server)) = (connection().await?, connection().await?);

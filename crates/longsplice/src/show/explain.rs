@@ -151,8 +151,8 @@ impl fmt::Display for Destination {
             }
             Destination::Targets(targets) => f.write_str(&targets.join(", else ")),
             Destination::Original => f.write_str("where it was going"),
-            Destination::Status(status) => write!(f, "nobody: it is answered with {status}"),
-            Destination::Redirect(to) => write!(f, "nobody: it is redirected (308) to {to}"),
+            Destination::Status(status) => write!(f, "no server: it is answered with {status}"),
+            Destination::Redirect(to) => write!(f, "no server: it is redirected (308) to {to}"),
         }
     }
 }

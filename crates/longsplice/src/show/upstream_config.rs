@@ -49,7 +49,7 @@ pub(super) fn upstream(out: &mut String, u: &UpstreamConfig) {
         u.health.as_ref().map_or("not checked".to_owned(), checks),
     );
     let passive = match u.outlier_detection.failures {
-        0 => "failures take nobody out".to_owned(),
+        0 => "failures eject no server".to_owned(),
         n => format!(
             "out for {} after {n} failures in a row within {}{}",
             Period(u.outlier_detection.ejection_time),
@@ -149,7 +149,7 @@ upstream      b: two (192.0.2.2:80, weight 3, at most 10), srv:_http._tcp.exampl
               queue 7, for 5s
               keeps 64 idle connections to each for 30s, PROXY header v2
               checked every 2s by GET /h of x (200-399), timeout 1s; up after 2 good ones, down after 3 bad ones
-              failures take nobody out; slow start 10s
+              failures eject no server; slow start 10s
 "
         .lines()
         .map(|line| format!("  {line}\n"))

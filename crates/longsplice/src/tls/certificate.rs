@@ -134,7 +134,7 @@ impl CertificateError {
                 "it needs a section -----BEGIN PRIVATE KEY-----; key = names the file, if it is another one"
             }
             E::EncryptedKey(_) => {
-                "nobody is there to type the password: openssl pkey -in FILE -out DECRYPTED"
+                "a daemon cannot ask for the password: openssl pkey -in FILE -out DECRYPTED"
             }
             E::Certificate { .. } => "TLS needs an X.509 certificate of version 3",
             E::Key { .. } => "use RSA of 2048 bits or more, ECDSA (P-256, P-384) or Ed25519",

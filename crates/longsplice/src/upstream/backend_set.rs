@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use longsplice_core::balance::{Algorithm, Balancer, Candidate, Choice, Listed, MAX_WEIGHT, Standing};
+use longsplice_core::balance::{Algorithm, Backend, Balancer, Candidate, Choice, Eligibility, MAX_WEIGHT};
 
 use super::{
     discovery::{Entry, ResolvedAddr},
@@ -147,12 +147,12 @@ impl BackendSet {
         }
         self.entries = entries;
         self.algorithm = config.balance.algorithm;
-        let listed = self.members.iter().map(|m| Listed {
+        let backends = self.members.iter().map(|m| Backend {
             identity: m.server.name().to_owned(),
             weight: m.weight,
             tier: m.tier,
         });
-        self.balancer = Balancer::new(self.algorithm, listed.collect());
+        self.balancer = Balancer::new(self.algorithm, backends.collect());
     }
 
     /// Takes out all servers that still exist.
@@ -297,9 +297,9 @@ impl Member {
             weight: self.weight * share,
             open: self.server.open.load(Ordering::Relaxed),
             tier: self.tier + u32::from(foreign),
-            standing: match want.not.contains(&self.server.id()) {
-                true => Standing::Excluded,
-                false => state.standing(),
+            eligibility: match want.not.contains(&self.server.id()) {
+                true => Eligibility::Excluded,
+                false => state.eligibility(),
             },
             full: self.is_full(),
         }

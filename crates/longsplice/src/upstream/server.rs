@@ -7,7 +7,7 @@ use std::{
 };
 
 use longsplice_core::{
-    balance::{FULL_SHARE, Standing, sticky_id},
+    balance::{Eligibility, FULL_SHARE, sticky_id},
     health::{Active, Passive, slow_start},
 };
 use parking_lot::Mutex;
@@ -87,11 +87,11 @@ impl State {
         self.into()
     }
 
-    pub(super) fn standing(self) -> Standing {
+    pub(super) fn eligibility(self) -> Eligibility {
         match self {
-            State::Up => Standing::Ready,
-            State::Out => Standing::Doubtful,
-            State::Down | State::Draining => Standing::Excluded,
+            State::Up => Eligibility::Ready,
+            State::Out => Eligibility::Doubtful,
+            State::Down | State::Draining => Eligibility::Excluded,
         }
     }
 }

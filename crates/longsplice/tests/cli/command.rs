@@ -141,7 +141,7 @@ fn check_says_when_connections_come_back() {
 
 #[test]
 fn where_no_daemon_runs_it_is_said_and_that_its_flows_run_on() {
-    let name = instance("nobody");
+    let name = instance("absent");
     for args in [
         &["status"][..],
         &["status", "--json"],

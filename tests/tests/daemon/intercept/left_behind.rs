@@ -72,9 +72,9 @@ fn a_start_that_fails_leaves_nothing() {
 
 #[test]
 fn without_privileges_it_says_what_it_needs() {
-    let mut lab = lab("intercept-nobody", intercepting(Policy::DETACHED));
-    let nobody = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"];
-    lab.daemon = Daemon::of(&intercepting(Policy::DETACHED)).under(&nobody);
+    let mut lab = lab("intercept-nocaps", intercepting(Policy::DETACHED));
+    let unprivileged = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"];
+    lab.daemon = Daemon::of(&intercepting(Policy::DETACHED)).under(&unprivileged);
     let exit = lab.daemon.start_in_vain(&lab.net.forwarder);
     assert_eq!(exit.code, Some(1), "{}", exit.says);
     assert!(

@@ -35,7 +35,7 @@ fn plans() -> [Plan; 2] {
 fn waiting(plan: Plan) -> Flow {
     let flow = Flow::track(plan);
     old_bytes_of_the_server(&flow);
-    flow.switch(Mode::Track, Mode::Drain);
+    flow.transition(Mode::Track, Mode::Drain);
     flow
 }
 
@@ -180,7 +180,7 @@ impl Drained {
         };
         assert_eq!(flow.ingress(Client, &early.bytes()).verdict, OK);
         old_bytes_of_the_server(&flow);
-        flow.switch(Mode::Track, Mode::Drain);
+        flow.transition(Mode::Track, Mode::Drain);
         let high = flow.plan.peer[1] + OLD;
         Drained::new(flow, high)
     }

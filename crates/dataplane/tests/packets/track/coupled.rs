@@ -127,13 +127,13 @@ fn a_coupled_window_leaves_only_so_much_room() {
             ..flow.local_segment(side)
         };
         for room in [1, 10_000, 1 << 17, 1 << 18, 1 << 19] {
-            flow.slot().set_room(side, room);
+            flow.slot().set_max_inflight(side, room);
             let expected = Packet {
                 window: (room.min(1 << 18) >> scale) as u16,
                 ..packet.clone()
             };
             clamped(&flow, side, &packet, &expected);
         }
-        flow.slot().set_room(side, 0);
+        flow.slot().set_max_inflight(side, 0);
     }
 }

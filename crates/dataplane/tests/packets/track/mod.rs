@@ -41,7 +41,7 @@ fn what_a_socket_acknowledges_is_its_own_whoever_saw_it_come() {
         for side in Side::BOTH {
             let flow = Flow::track(Plan::default());
             if mode == Mode::Drain {
-                flow.switch(Mode::Track, Mode::Drain);
+                flow.transition(Mode::Track, Mode::Drain);
             }
             let packet = flow.local_segment(side);
             let packet = Packet {
@@ -153,7 +153,7 @@ fn an_acknowledgement_shows_the_socket_its_number() {
         };
         delivered(&flow, side, &unsent);
         assert_eq!(state(&flow, side).cut.raw(), next.seq + 500);
-        flow.switch(Mode::Track, Mode::Drain);
+        flow.transition(Mode::Track, Mode::Drain);
         flow.forwards(side, &at(900, ACK), &mut flow.reference(side));
         assert_eq!(state(&flow, side).cut.raw(), next.seq + 500);
     }

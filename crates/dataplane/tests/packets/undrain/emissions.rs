@@ -157,11 +157,11 @@ fn a_lowered_repetition_is_for_a_peer_with_sack_only() {
             flow.slot = Some(register_with(&flow, sack));
             flow
         };
-        flow.switch(
+        flow.transition(
             longsplice_dataplane::Mode::Track,
             longsplice_dataplane::Mode::Drain,
         );
-        flow.switch(
+        flow.transition(
             longsplice_dataplane::Mode::Drain,
             longsplice_dataplane::Mode::Final,
         );

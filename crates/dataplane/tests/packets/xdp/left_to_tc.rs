@@ -178,15 +178,15 @@ fn a_trap_that_is_met_is_left_to_tc() {
     let start = flow.plan.peer[0];
     let slot = flow.plane.take_slot().expect("a free slot");
     let legs = PerSide::from_fn(leg);
-    flow.plane.attach_flow(&slot, SERIAL, legs).expect("attached");
+    flow.plane.promote(&slot, SERIAL, legs).expect("attached");
     slot.set_trap(Client, Some(Seq::new(start) + 101));
     flow.plane
-        .release(
+        .demote(
             &slot,
             legs,
             PerSide::new(flow.ifindex(Server), flow.ifindex(Client)),
         )
-        .expect("released");
+        .expect("demoted");
     let packet = |len| Packet {
         payload: pattern(len),
         ..flow.peer_segment(Client)

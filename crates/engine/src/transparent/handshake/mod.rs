@@ -306,14 +306,14 @@ impl Handshakes {
             peer: client,
             local: server,
         };
-        let Ok(peek) = plane.peek(leg) else {
+        let Ok(inspection) = plane.inspect(leg) else {
             return Ok(false);
         };
         let challenge = Segment {
             from: server,
             to: client,
-            seq: peek.snd_nxt,
-            ack: peek.rcv_nxt,
+            seq: inspection.snd_nxt,
+            ack: inspection.rcv_nxt,
             flags: FLAG_ACK,
             window: 0,
             timestamps: None,

@@ -110,7 +110,7 @@ impl Routing {
         let wanted = |number: u8| families.iter().any(|f| f.number() == number);
         let netlink = match Netlink::open() {
             Ok(netlink) => netlink,
-            Err(error) => return tracing::warn!(%error, "routing rules that nobody needs are left"),
+            Err(error) => return tracing::warn!(%error, "unneeded routing rules could not be removed"),
         };
         for family in [Family::V4, Family::V6] {
             let number = family.number();

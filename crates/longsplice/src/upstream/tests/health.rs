@@ -93,7 +93,7 @@ async fn a_page_decides() {
         "{asked}"
     );
     let why = upstream(&list(&[bad])).lease_for(&Guest::new().await).await;
-    assert!(why.is_ok(), "without checks nobody knows");
+    assert!(why.is_ok(), "without checks it is taken as healthy");
 }
 
 #[tokio::test]
@@ -237,7 +237,7 @@ async fn checks_end_with_their_upstream() {
     a.accept().await;
     let state = Arc::downgrade(&all.get("u").unwrap().state);
     drop(all);
-    until("nobody holds it", || state.upgrade().is_none()).await;
+    until("its last owner is gone", || state.upgrade().is_none()).await;
 }
 
 #[tokio::test]

@@ -182,8 +182,8 @@ async fn a_drained_server_gets_nothing_and_its_connections_go_on() {
     // The idle connection was closed with a FIN.
     assert_eq!(far.read(&mut [0]).await.unwrap(), 0);
     assert_eq!(
-        all.drain("u", "nobody", true).unwrap_err().to_string(),
-        "upstream `u` has no server `nobody`; `longsplice servers` shows them"
+        all.drain("u", "unknown", true).unwrap_err().to_string(),
+        "upstream `u` has no server `unknown`; `longsplice servers` shows them"
     );
     assert!(matches!(
         all.drain("x", "y", true),

@@ -18,32 +18,32 @@ impl World {
         self.over_link(side, |d| Event::ToEnd(d, s));
     }
 
-    /// Checks the acknowledgement in a segment to x: x must have sent all bytes below it, and the forwarder or the far
-    /// end must have them.
+    /// Checks the acknowledgement in a segment to the sender: the sender must have sent all bytes below it, and the
+    /// forwarder or the far end must have them.
     fn check_ack(&mut self, side: Side, s: &Segment) {
         if !s.has(flag::ACK) || s.has(flag::RST) || self.doomed {
             return;
         }
-        let x = &self.ends[side];
-        let o = &self.ends[side.other()];
-        if x.dead || o.dead {
+        let from = &self.ends[side];
+        let to = &self.ends[side.other()];
+        if from.dead || to.dead {
             return;
         }
-        let ack = x.una + i64::from(s.ack - x.snd_seq(x.una));
-        if ack > x.nxt {
-            let what = format!("an ACK to {side:?} for {ack} of {} sent: {}", x.nxt, show(s));
+        let ack = from.una + i64::from(s.ack - from.snd_seq(from.una));
+        if ack > from.nxt {
+            let what = format!("an ACK to {side:?} for {ack} of {} sent: {}", from.nxt, show(s));
             self.fail(what);
             return;
         }
-        let bytes = ack.min(x.write);
-        if ack > x.write && !o.got_fin() && !self.locals[side].as_ref().is_some_and(|l| l.got_fin()) {
+        let bytes = ack.min(from.write);
+        if ack > from.write && !to.got_fin() && !self.locals[side].as_ref().is_some_and(|l| l.got_fin()) {
             self.fail(format!(
-                "the FIN of {side:?} is acknowledged and nobody has it: {}",
+                "the FIN of {side:?} is acknowledged and neither end has it: {}",
                 show(s)
             ));
             return;
         }
-        let has = o.received();
+        let has = to.received();
         let sockets = self.chain(side);
         if bytes > has && sockets.is_none_or(|(start, end)| start > has || bytes > end) {
             self.fail(format!(
@@ -53,20 +53,20 @@ impl World {
         }
     }
 
-    /// Returns the part of x's stream that the local sockets and the daemon hold.
+    /// Returns the part of the sender's stream that the local sockets and the daemon hold.
     fn chain(&self, side: Side) -> Option<(i64, i64)> {
-        let x = self.locals[side].as_ref()?;
-        let o = self.locals[side.other()].as_ref()?;
+        let from = self.locals[side].as_ref()?;
+        let to = self.locals[side.other()].as_ref()?;
         // Parked sockets are not responsible for any byte.
         let parked = matches!(self.flow.slot.mode, Mode::Final | Mode::Moved | Mode::Freeze);
         if !self.daemon.alive || (parked && self.is_slotted()) {
             return None;
         }
-        let end = x.taken_to;
-        let start = o
+        let end = from.taken_to;
+        let start = to
             .first_out()
             .or(self.daemon.pump[side].held.front().map(|r| r.at))
-            .or(x.queue.front().map(|r| r.at))
+            .or(from.queue.front().map(|r| r.at))
             .unwrap_or(end);
         Some((start as i64, end as i64))
     }
@@ -74,12 +74,12 @@ impl World {
     /// Checks, when the sockets leave the path, that the ends have all acknowledged bytes.
     pub fn check_parked(&mut self) {
         for side in Side::BOTH {
-            let (x, o) = (&self.ends[side], &self.ends[side.other()]);
-            let acked = x.una.min(x.write);
-            if acked > o.received() && !self.doomed && !x.dead && !o.dead {
+            let (from, to) = (&self.ends[side], &self.ends[side.other()]);
+            let acked = from.una.min(from.write);
+            if acked > to.received() && !self.doomed && !from.dead && !to.dead {
                 self.fail(format!(
                     "{acked} of {side:?} acknowledged and parked, the far end has {}",
-                    o.received()
+                    to.received()
                 ));
                 return;
             }
@@ -91,9 +91,9 @@ impl World {
         let slot = &self.flow.slot;
         let coupled = slot.mode == Mode::Track && slot.flags & slot_flag::COUPLE != 0 && self.is_slotted();
         if coupled && s.has(flag::ACK) && !s.has(flag::RST) {
-            let x = &self.ends[side];
-            let ack = x.una + i64::from(s.ack - x.snd_seq(x.una));
-            let edge = ack + i64::from(s.window << x.config.peer_scale);
+            let from = &self.ends[side];
+            let ack = from.una + i64::from(s.ack - from.snd_seq(from.una));
+            let edge = ack + i64::from(s.window << from.config.peer_scale);
             let lowest = &mut self.coupled[side];
             *lowest = Some((lowest.map_or(edge, |(l, _)| l.min(edge)), self.now));
         }
@@ -103,16 +103,16 @@ impl World {
     /// `edge` are those before the end received a segment. A pair that must keep no promise may shrink windows when it
     /// wakes.
     pub fn check_promise(&mut self, side: Side, una: i64, edge: i64) {
-        let x = &self.ends[side];
+        let from = &self.ends[side];
         // An acknowledgement without news may be late: it has the state of the time when it was sent.
-        if !self.orderly || !self.scenario.keep || self.doomed || x.dead || x.una <= una {
+        if !self.orderly || !self.scenario.keep || self.doomed || from.dead || from.una <= una {
             return;
         }
-        let now = x.snd_edge;
+        let now = from.snd_edge;
         // Allow for the rounding of a scaled field, and for bytes that went both ways in a drain: they were counted as
         // bytes that the socket would skip.
         let far = self.ends[side.other()].config.our_scale;
-        let slack = (1 << x.config.peer_scale) + (1 << far) + 2 * x.config.mss;
+        let slack = (1 << from.config.peer_scale) + (1 << far) + 2 * from.config.mss;
         let lowest = &mut self.coupled[side];
         let allowed = lowest.is_some_and(|(l, _)| now + slack > l);
         // The end has heard of it, and no earlier segment is on its way any more.
@@ -180,11 +180,11 @@ impl World {
             self.doomed = true;
         }
         for side in Side::BOTH {
-            let x = &self.ends[side];
+            let from = &self.ends[side];
             if let Some(rec) = self.flow.record(side)
                 && !self.doomed
                 && rec.placement != Placement::Alone
-                && (rec.rx_end.after(x.snd_seq(x.nxt)) || rec.rx_ack.after(x.rcv_seq(x.rcv_nxt)))
+                && (rec.rx_end.after(from.snd_seq(from.nxt)) || rec.rx_ack.after(from.rcv_seq(from.rcv_nxt)))
             {
                 let (end, ack) = (rec.rx_end, rec.rx_ack);
                 let what = format!("{side:?} is noted at {end} and {ack}, and is not there");
@@ -193,43 +193,43 @@ impl World {
             }
         }
         for side in Side::BOTH {
-            let x = self.flow.leg(side);
+            let from = self.flow.leg(side);
             let relayed = matches!(self.flow.slot.mode, Mode::Drain);
             if let Some(local) = &self.locals[side]
                 && relayed
                 && self.is_slotted()
                 && !self.doomed
-                && (local.rcv_seq(local.rcv_nxt) - x.adj_seq).after(x.cut)
+                && (local.rcv_seq(local.rcv_nxt) - from.adj_seq).after(from.cut)
             {
-                let at = local.rcv_seq(local.rcv_nxt) - x.adj_seq;
+                let at = local.rcv_seq(local.rcv_nxt) - from.adj_seq;
                 self.fail(format!(
                     "the socket of {side:?} has {at}, beyond the cut at {}",
-                    x.cut
+                    from.cut
                 ));
                 return;
             }
         }
         for side in Side::BOTH {
-            let x = self.flow.leg(side);
+            let from = self.flow.leg(side);
             let in_path = matches!(self.flow.slot.mode, Mode::Track | Mode::Drain | Mode::Undrain);
             if let Some(local) = &self.locals[side]
                 && in_path
                 && self.is_slotted()
                 && !self.doomed
-                && (x.loc_edge + x.adj_seq).after(local.rcv_seq(local.rcv_edge))
+                && (from.loc_edge + from.adj_seq).after(local.rcv_seq(local.rcv_edge))
             {
-                let edge = local.rcv_seq(local.rcv_edge) - x.adj_seq;
+                let edge = local.rcv_seq(local.rcv_edge) - from.adj_seq;
                 self.fail(format!(
                     "the socket of {side:?} offers {edge}, and is said to offer {}",
-                    x.loc_edge
+                    from.loc_edge
                 ));
                 return;
             }
         }
         if self.flow.slot.mode == Mode::Track && self.is_slotted() && self.tasks.is_empty() && !self.doomed {
             for side in Side::BOTH {
-                let x = self.flow.leg(side);
-                if x.rec.rx_ack.after(x.loc_end + 1) {
+                let from = self.flow.leg(side);
+                if from.rec.rx_ack.after(from.loc_end + 1) {
                     self.fail(format!("{side:?} acknowledged what its socket did not send"));
                     return;
                 }
@@ -239,19 +239,19 @@ impl World {
 
     /// Checks that a receiver accepts a peer's segment within the offered window, also after the pair was spliced and
     /// is back.
-    pub fn check_accepted(&mut self, side: Side, s: &Segment, o: &Outcome) {
-        let x = &self.ends[side];
-        let promised = self.coupled[side].map_or(x.snd_edge, |(l, _)| l.min(x.snd_edge));
-        let promised = promised - 2 * x.config.mss;
+    pub fn check_accepted(&mut self, side: Side, s: &Segment, outcome: &Outcome) {
+        let from = &self.ends[side];
+        let promised = self.coupled[side].map_or(from.snd_edge, |(l, _)| l.min(from.snd_edge));
+        let promised = promised - 2 * from.config.mss;
         let offered = s.at < FORGED && s.len > 0 && (s.at + u64::from(s.len)) as i64 <= promised;
         if !offered || !self.orderly || !self.scenario.keep || self.doomed {
             return;
         }
-        let cut_off = o.verdict == Verdict::Delivered && o.local.is_some_and(|l| l.len < s.len);
-        let refused = [Verdict::DropWindow, Verdict::DropAck, Verdict::DropEcho].contains(&o.verdict);
+        let cut_off = outcome.verdict == Verdict::Delivered && outcome.local.is_some_and(|l| l.len < s.len);
+        let refused = [Verdict::DropWindow, Verdict::DropAck, Verdict::DropEcho].contains(&outcome.verdict);
         if cut_off || refused {
             self.fail(format!(
-                "{side:?} was offered {promised}, and nobody takes {}",
+                "{side:?} was offered {promised}, and no receiver takes {}",
                 show(s)
             ));
         }
@@ -261,15 +261,15 @@ impl World {
     /// reset.
     pub fn is_complete(&self) -> bool {
         let [a, b] = &self.ends;
-        let through = |x: &super::tcp::Tcp, o: &super::tcp::Tcp| {
-            x.is_through() && o.got_fin() && o.received() == x.write
+        let through = |from: &super::tcp::Tcp, to: &super::tcp::Tcp| {
+            from.is_through() && to.got_fin() && to.received() == from.write
         };
         if through(a, b) && through(b, a) {
             return true;
         }
         // An end that has finished does not hear of the other's reset.
-        let gone = |x: &super::tcp::Tcp, o: &super::tcp::Tcp| {
-            x.dead || (x.is_through() && x.got_fin() && x.received() == o.write)
+        let gone = |from: &super::tcp::Tcp, to: &super::tcp::Tcp| {
+            from.dead || (from.is_through() && from.got_fin() && from.received() == to.write)
         };
         gone(a, b) && gone(b, a)
     }

@@ -36,33 +36,33 @@ impl World {
         s.seq == rec.rx_end || local == Some(s.seq) || far.rcv_seq(far.rcv_nxt) == s.seq + rec.seq_off
     }
 
-    pub(super) fn outcome(&mut self, side: Side, s: &Segment, o: Outcome) {
+    pub(super) fn outcome(&mut self, side: Side, s: &Segment, outcome: Outcome) {
         let mode = self.flow.slot.mode;
         self.note(|| {
             format!(
                 "     {side:?} {:?}{} mode {mode:?} far {} local {}",
-                o.verdict,
-                if o.woken { " WOKEN" } else { "" },
-                o.far.map_or("-".into(), |s| show(&s)),
-                o.local.map_or("-".into(), |s| show(&s)),
+                outcome.verdict,
+                if outcome.woken { " WOKEN" } else { "" },
+                outcome.far.map_or("-".into(), |s| show(&s)),
+                outcome.local.map_or("-".into(), |s| show(&s)),
             )
         });
-        self.count_outcome(s, side, &o);
-        self.check_accepted(side, s, &o);
-        if let Some(held) = o.held {
+        self.count_outcome(s, side, &outcome);
+        self.check_accepted(side, s, &outcome);
+        if let Some(held) = outcome.held {
             self.hold(side, held);
         }
-        if let Some(copy) = o.copy {
+        if let Some(copy) = outcome.copy {
             self.daemon.copies[side].push(copy);
         }
-        if let Some(s) = o.acknowledge {
+        if let Some(s) = outcome.acknowledge {
             self.at(self.now, Event::Acknowledge(side, s));
         }
-        if let Some(far) = o.far {
+        if let Some(far) = outcome.far {
             self.check_trap(side, s, &far);
             self.send_to_end(side.other(), far);
         }
-        if let Some(local) = o.local {
+        if let Some(local) = outcome.local {
             if self.rng.chance(self.scenario.backlog) {
                 let delay = self.rng.below(300);
                 self.backlog += 1;
@@ -71,31 +71,31 @@ impl World {
                 self.give_to_local(side, &local);
             }
         }
-        if o.verdict == Verdict::Again {
+        if outcome.verdict == Verdict::Again {
             self.at(self.now, Event::ToForwarder(side, *s));
         }
     }
 
-    pub(super) fn count_outcome(&mut self, s: &Segment, side: Side, o: &Outcome) {
-        match o.verdict {
+    pub(super) fn count_outcome(&mut self, s: &Segment, side: Side, outcome: &Outcome) {
+        match outcome.verdict {
             Verdict::Again => self.stats.add("looked at again"),
             Verdict::Held => {
-                let x = self.flow.leg(side);
+                let from = self.flow.leg(side);
                 self.stats.add("held");
-                if self.flow.slot.mode == Mode::Undrain && s.seq.before(x.base) {
+                if self.flow.slot.mode == Mode::Undrain && s.seq.before(from.base) {
                     self.stats.add("straddlers");
                 }
             }
             Verdict::Shared => self.stats.add("drain: shared"),
             _ => {}
         }
-        if o.woken {
+        if outcome.woken {
             self.stats.add("woken by a packet");
-            let (x, y) = (self.flow.leg(side), self.flow.leg(side.other()));
-            if x.owed & y.owed != 0 && !self.flow.is_settled() {
+            let (from, to) = (self.flow.leg(side), self.flow.leg(side.other()));
+            if from.bypassed & to.bypassed != 0 && !self.flow.is_quiescent() {
                 self.stats.add("wakes with bytes outstanding both ways");
             }
-            if (x.rec.seen | y.rec.seen) & 1 != 0 {
+            if (from.rec.seen | to.rec.seen) & 1 != 0 {
                 self.stats.add("wakes after a FIN was forwarded");
             }
         }
@@ -119,16 +119,16 @@ impl World {
 
     pub fn local_says(&mut self, side: Side, segments: Vec<Segment>) {
         for s in segments {
-            let o = self.flow.egress(side, &s);
+            let outcome = self.flow.egress(side, &s);
             self.note(|| {
-                let wire = o.wire.map_or("-".into(), |s| show(&s));
-                format!("local {side:?} {} {:?} -> {wire}", show(&s), o.verdict)
+                let wire = outcome.wire.map_or("-".into(), |s| show(&s));
+                format!("local {side:?} {} {:?} -> {wire}", show(&s), outcome.verdict)
             });
-            if o.verdict == Verdict::Aborted {
+            if outcome.verdict == Verdict::Aborted {
                 self.stats.add("aborted");
                 self.doomed = true;
             }
-            if let Some(wire) = o.wire {
+            if let Some(wire) = outcome.wire {
                 self.send_to_end(side, wire);
             }
         }

@@ -72,10 +72,10 @@ impl World {
             return;
         };
         let back = self.flow.record(side.other()).copied().unwrap_or_default();
-        let x = self.flow.leg(side);
+        let from = self.flow.leg(side);
         let mut edge = back.rx_edge + back.ack_off;
         if self.is_slotted() {
-            edge = edge.max(x.loc_edge).max(x.tx_edge);
+            edge = edge.max(from.loc_edge).max(from.tx_edge);
         }
         let far = self.rng.between(300_000, 1 << 30) as u32;
         // Forge no segment that an end itself would accept: it is out of the window, or its ACK is.

@@ -171,7 +171,7 @@ impl World {
             return;
         };
         let states = [a.state(), b.state()];
-        // The next byte to be read from x is the next to be written to o.
+        // The next byte to be read from the sender is the next to be written to the far end.
         let (ca, wa) = (a.copied() - adj[0][0], a.snd_seq(a.write) - adj[0][1]);
         let (cb, wb) = (b.copied() - adj[1][0], b.snd_seq(b.write) - adj[1][1]);
         let held = self.daemon.held_bytes();

@@ -2,7 +2,7 @@
 
 use longsplice_core::{coupling::LEAST_WINDOW, seq::Seq};
 use longsplice_model::{
-    Mode, Placement, Segment, Side, Timestamps, Wake, flag, owed, slot_flag, window_field,
+    Mode, Placement, Segment, Side, Timestamps, Wake, bypassed, flag, slot_flag, window_field,
 };
 
 use super::Phase;
@@ -24,17 +24,17 @@ impl World {
             return;
         }
         for side in Side::BOTH {
-            let (x, o) = (*self.flow.leg(side), *self.flow.leg(side.other()));
+            let (from, to) = (*self.flow.leg(side), *self.flow.leg(side.other()));
             let Some(local) = &mut self.locals[side] else {
                 continue;
             };
-            let promised = match x.rec.armed {
-                true => (o.rec.rx_edge + o.rec.ack_off)
-                    .min(x.rec.trap + LEAST_WINDOW)
-                    .max(x.tx_edge),
-                false => x.tx_edge,
+            let promised = match from.rec.armed {
+                true => (to.rec.rx_edge + to.rec.ack_off)
+                    .min(from.rec.trap + LEAST_WINDOW)
+                    .max(from.tx_edge),
+                false => from.tx_edge,
             };
-            let missing = (promised - x.rec.rx_end.max(x.cut)) - (x.loc_edge - x.cut);
+            let missing = (promised - from.rec.rx_end.max(from.cut)) - (from.loc_edge - from.cut);
             if missing > 0 {
                 local.rcv_edge += i64::from(missing);
                 let leg = &mut self.flow.slot.leg[side];
@@ -51,15 +51,15 @@ impl World {
         self.disarm();
         self.enter_phase(Phase::Awake, 0, 0);
         for side in Side::BOTH {
-            let x = *self.flow.leg(side);
-            if x.owed & owed::FIN != 0 {
+            let from = *self.flow.leg(side);
+            if from.bypassed & bypassed::FIN != 0 {
                 let s = Segment {
-                    seq: x.base,
-                    ack: x.rec.rx_ack,
-                    window: window_field(x.rec.rx_edge, x.rec.rx_ack, x.rec.wscale_in),
+                    seq: from.base,
+                    ack: from.rec.rx_ack,
+                    window: window_field(from.rec.rx_edge, from.rec.rx_ack, from.rec.wscale_in),
                     flags: flag::FIN | flag::ACK,
                     ts: self.scenario.locals[side].timestamps.then_some(Timestamps {
-                        val: x.rx_ts,
+                        val: from.rx_ts,
                         ecr: Seq::default(),
                     }),
                     ..Segment::default()

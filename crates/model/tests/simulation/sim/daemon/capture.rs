@@ -14,8 +14,8 @@ use crate::sim::{
 type Outstanding = (Seq, Vec<Run>);
 
 /// Returns all bytes from one number to another one, if the copies have them.
-fn range(copies: &[Segment], from: Seq, to: Seq) -> Option<Vec<Run>> {
-    let (mut at, mut runs) = (from, Vec::new());
+fn range(copies: &[Segment], start: Seq, to: Seq) -> Option<Vec<Run>> {
+    let (mut at, mut runs) = (start, Vec::new());
     while at.before(to) {
         let copy = copies
             .iter()
@@ -41,9 +41,9 @@ impl World {
 
     /// Returns the outstanding bytes in the direction from a side, up to `end`; `None` while copies are missing.
     fn outstanding(&self, side: Side, end: Seq) -> Option<Outstanding> {
-        let o = self.flow.leg(side.other());
-        let from = (o.rec.rx_ack + o.rec.ack_off).min(end);
-        Some((from, range(&self.daemon.copies[side], from, end)?))
+        let to = self.flow.leg(side.other());
+        let start = (to.rec.rx_ack + to.rec.ack_off).min(end);
+        Some((start, range(&self.daemon.copies[side], start, end)?))
     }
 
     pub(super) fn collect_copies(&mut self, due: bool) {
@@ -89,14 +89,14 @@ impl World {
             return;
         };
         let mut acked = [Seq::default(); 2];
-        for (side, (from, runs)) in [(Side::Client, a), (Side::Server, b)] {
+        for (side, (start, runs)) in [(Side::Client, a), (Side::Server, b)] {
             let far = side.other();
-            acked[far] = from + self.flow.leg(side).rec.seq_off;
+            acked[far] = start + self.flow.leg(side).rec.seq_off;
             if !runs.is_empty() {
                 self.stats.add("bytes taken over");
             }
-            let (base, x) = (self.flow.leg(side).base, &self.ends[side]);
-            let taken = (x.una + i64::from(base - x.snd_seq(x.una))) as u64;
+            let (base, from) = (self.flow.leg(side).base, &self.ends[side]);
+            let taken = (from.una + i64::from(base - from.snd_seq(from.una))) as u64;
             if let Some(local) = &mut self.locals[far] {
                 local.seed(self.now, runs);
             }

@@ -64,7 +64,7 @@ impl World {
             self.at(self.now + MS, Event::Successor);
             return;
         }
-        self.flow.switch(Mode::Freeze, Mode::Final);
+        self.flow.transition(Mode::Freeze, Mode::Final);
         let lost = self.is_slotted() && self.flow.slot.mode != Mode::Final;
         self.daemon = Daemon {
             cycles: self.daemon.cycles,
@@ -82,7 +82,7 @@ impl World {
             return;
         }
         self.stats.add("adopted");
-        Transfer::new(Direction::Release).run(&mut self.flow);
+        Transfer::new(Direction::Demote).run(&mut self.flow);
         self.enter_phase(Phase::Detached, MS, 50 * MS);
         self.at(self.now + TICK, Event::Daemon);
     }

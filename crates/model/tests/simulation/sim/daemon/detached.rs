@@ -35,7 +35,7 @@ impl World {
             return;
         }
         if !wakeable || self.over() || self.rng.chance(self.scenario.detach) {
-            self.tasks.push(Task::Transfer(Transfer::new(Direction::Release)));
+            self.tasks.push(Task::Transfer(Transfer::new(Direction::Demote)));
             self.enter_phase(Phase::Releasing, 0, 0);
         } else if self.rng.chance(self.scenario.capture) {
             self.start_capture();
@@ -47,7 +47,7 @@ impl World {
     pub fn transferred(&mut self) {
         match self.daemon.phase {
             Phase::Releasing if self.is_slotted() => {
-                self.stats.add("release lost to a wake");
+                self.stats.add("demote lost to a wake");
                 self.enter_phase(Phase::Dormant, 10 * MS, 20 * MS);
             }
             Phase::Releasing => {
@@ -75,7 +75,7 @@ impl World {
         }
         if self.flow.slot.mode != Mode::Free {
             // Merge what a segment noted in the slot while the flow left it.
-            Transfer::new(Direction::Release).run(&mut self.flow);
+            Transfer::new(Direction::Demote).run(&mut self.flow);
             self.flow.slot = Default::default();
             return;
         }
@@ -91,7 +91,7 @@ impl World {
             return;
         }
         self.flow.slot.mode = Mode::Final;
-        self.tasks.push(Task::Transfer(Transfer::new(Direction::Attach)));
+        self.tasks.push(Task::Transfer(Transfer::new(Direction::Promote)));
         self.enter_phase(Phase::Attaching, 0, 0);
     }
 

@@ -33,22 +33,22 @@ impl World {
         for side in Side::BOTH {
             let j = side.other();
             let (mut said, mut read) = (Vec::new(), Vec::new());
-            let (Some(x), Some(o)) = (self.locals[side].clone(), self.locals[j].clone()) else {
+            let (Some(from), Some(to)) = (self.locals[side].clone(), self.locals[j].clone()) else {
                 return;
             };
-            if x.dead || o.dead {
+            if from.dead || to.dead {
                 self.give_up();
                 return;
             }
-            let (mut x, mut o) = (x, o);
+            let (mut from, mut to) = (from, to);
             let d = &mut self.daemon.pump[side];
             loop {
                 while let Some(run) = d.held.front().copied() {
-                    let n = o.can_write().min(run.len);
+                    let n = to.can_write().min(run.len);
                     if n == 0 {
                         break;
                     }
-                    o.write(self.now, Run { at: run.at, len: n }, &mut said);
+                    to.write(self.now, Run { at: run.at, len: n }, &mut said);
                     d.held.pop_front();
                     if n < run.len {
                         d.held.push_front(Run {
@@ -60,8 +60,8 @@ impl World {
                 if !d.held.is_empty() || d.eof {
                     break;
                 }
-                let runs = x.read(self.now, HELD, &mut read);
-                d.eof |= x.eof;
+                let runs = from.read(self.now, HELD, &mut read);
+                d.eof |= from.eof;
                 if runs.is_empty() {
                     break;
                 }
@@ -69,10 +69,10 @@ impl World {
             }
             if d.eof && d.held.is_empty() && !d.shut {
                 d.shut = true;
-                o.shutdown(self.now, &mut said);
+                to.shutdown(self.now, &mut said);
             }
-            self.locals[side] = Some(x);
-            self.locals[j] = Some(o);
+            self.locals[side] = Some(from);
+            self.locals[j] = Some(to);
             self.local_says(side.other(), said);
             self.local_says(side, read);
         }
@@ -109,7 +109,7 @@ impl World {
             } else {
                 self.rng.between(4000, 100_000) as u32
             };
-            self.flow.slot.leg[side].room = room;
+            self.flow.slot.leg[side].max_inflight = room;
         }
         self.flow.slot.flags = slot_flag::COUPLE;
         self.random_trap();
@@ -127,8 +127,8 @@ impl World {
         if !self.tasks.is_empty() {
             return;
         }
-        self.daemon.rx_ts = legs.map(|x| Some(x.rx_ts));
-        self.daemon.adj = legs.map(|x| [x.adj_seq, x.adj_ack]);
+        self.daemon.rx_ts = legs.map(|from| Some(from.rx_ts));
+        self.daemon.adj = legs.map(|from| [from.adj_seq, from.adj_ack]);
         self.disarm();
         self.flow.part();
         self.stats.add("legs alone");

@@ -18,13 +18,15 @@ impl World {
         let mut ready = true;
         let mut announce = Vec::new();
         for side in Side::BOTH {
-            let (x, o) = (self.flow.leg(side), self.flow.leg(side.other()));
-            let allowed = o.rec.rx_edge + o.rec.ack_off;
+            let (from, to) = (self.flow.leg(side), self.flow.leg(side.other()));
+            let allowed = to.rec.rx_edge + to.rec.ack_off;
             let eof = self.daemon.pump[side].shut;
-            if (!eof && x.tx_edge.after(allowed)) || x.rec.rx_end.after(allowed) {
+            if (!eof && from.tx_edge.after(allowed)) || from.rec.rx_end.after(allowed) {
                 ready = false;
             }
-            if x.tx_edge.after(allowed) || (x.tx_edge.before(allowed) && x.tx_edge - x.rec.rx_end < 2000) {
+            if from.tx_edge.after(allowed)
+                || (from.tx_edge.before(allowed) && from.tx_edge - from.rec.rx_end < 2000)
+            {
                 announce.push(side);
             }
         }
@@ -48,17 +50,17 @@ impl World {
 
     /// Sends an empty segment in the socket's name: egress sets the right window.
     pub(super) fn announce(&mut self, side: Side) {
-        let x = *self.flow.leg(side);
-        let o = self.flow.leg(side.other());
+        let from = *self.flow.leg(side);
+        let to = self.flow.leg(side.other());
         let s = Segment {
-            seq: x.loc_end + x.adj_ack,
+            seq: from.loc_end + from.adj_ack,
             // Use the socket's own numbers: egress translates them.
-            ack: x.loc_ack + x.adj_seq,
-            window: window_field(x.loc_edge, x.loc_ack, o.rec.wscale_out),
+            ack: from.loc_ack + from.adj_seq,
+            window: window_field(from.loc_edge, from.loc_ack, to.rec.wscale_out),
             flags: flag::ACK,
             ts: self.scenario.locals[side].timestamps.then_some(Timestamps {
-                val: o.rec.ts_high,
-                ecr: x.rx_ts,
+                val: to.rec.ts_high,
+                ecr: from.rx_ts,
             }),
             ..Segment::default()
         };
@@ -74,9 +76,9 @@ impl World {
         }
         let mut offsets = [Offset::default(); 2];
         for side in Side::BOTH {
-            if let Some(o) = &self.locals[side.other()] {
+            if let Some(to) = &self.locals[side.other()] {
                 let now = self.now + 1;
-                offsets[side] = Offset::between(self.flow.leg(side).rx_ts, o.clock(now));
+                offsets[side] = Offset::between(self.flow.leg(side).rx_ts, to.clock(now));
             }
         }
         let flags = match (self.scenario.keep, self.scenario.pause) {
@@ -94,17 +96,17 @@ impl World {
     }
 
     pub(super) fn snapshot(&self, side: Side) -> Option<DirectionSnapshot> {
-        let (x, o) = (self.flow.leg(side), self.flow.leg(side.other()));
+        let (from, to) = (self.flow.leg(side), self.flow.leg(side.other()));
         let local = self.locals[side].as_ref()?;
         let far = self.locals[side.other()].as_ref()?;
         let held: i64 = self.daemon.pump[side].held.iter().map(|r| r.len).sum();
         Some(DirectionSnapshot {
             held: held as u64,
             unread: local.unread as u32,
-            copied: local.copied() - x.adj_seq,
-            cut: x.cut,
-            acknowledged: o.rec.rx_ack,
-            offset: x.rec.seq_off,
+            copied: local.copied() - from.adj_seq,
+            cut: from.cut,
+            acknowledged: to.rec.rx_ack,
+            offset: from.rec.seq_off,
             send_queue: far.unacknowledged() as u32,
         })
     }
@@ -133,7 +135,7 @@ impl World {
         let early = self.locals.iter().flatten().any(|l| l.has_early());
         for (side, d) in [(Side::Client, a), (Side::Server, b)] {
             if d.held == 0 && d.unread == 0 && !early && d.send_queue == 0 {
-                self.flow.slot.leg[side].read_to = d.copied;
+                self.flow.slot.leg[side].delivered = d.copied;
             }
         }
         let ends = self.daemon.pump.iter().all(|p| p.eof == p.shut);

@@ -182,7 +182,7 @@ impl Tcp {
         self.rcv_nxt + i64::from(seq - self.rcv_seq(self.rcv_nxt))
     }
 
-    /// Returns the state that `peek` would read.
+    /// Returns the state that `inspect` would read.
     pub fn state(&self) -> SocketState {
         SocketState {
             rcv_nxt: self.rcv_seq(self.rcv_nxt),

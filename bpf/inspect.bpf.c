@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
- * Reads the state of sockets. User space runs `peek` (BPF_PROG_RUN) in the daemon's namespace: it reads a
+ * Reads the state of sockets. User space runs `inspect` (BPF_PROG_RUN) in the daemon's namespace: it reads a
  * connection's sequence numbers, windows and the peer's timestamp in one call and without stopping the
  * socket. No option of getsockopt(2) tells the copied sequence number or ts_recent.
  */
@@ -33,7 +33,7 @@ struct tcp_sock {
 	struct rb_root out_of_order_queue;
 } __attribute__((preserve_access_index));
 
-static __always_inline void peek_route(struct __sk_buff *skb, struct ls_peek *p)
+static __always_inline void inspect_route(struct __sk_buff *skb, struct ls_inspection *p)
 {
 	struct bpf_fib_lookup fib = {
 	    .family = AF_INET6,
@@ -60,15 +60,15 @@ static __always_inline void peek_route(struct __sk_buff *skb, struct ls_peek *p)
 		p->ifindex = 0;
 }
 
-static __always_inline int peek_at(struct __sk_buff *skb, __u32 offset)
+static __always_inline int inspect_at(struct __sk_buff *skb, __u32 offset)
 {
 	struct bpf_sock *sk;
 	struct tcp_sock *tp;
-	struct ls_peek p;
+	struct ls_inspection p;
 
 	if (bpf_skb_load_bytes(skb, offset, &p, sizeof(p)))
 		return -1;
-	peek_route(skb, &p);
+	inspect_route(skb, &p);
 	p.found = 0;
 	sk = socket_of(skb, &p.key);
 	if (sk) {
@@ -95,12 +95,12 @@ static __always_inline int peek_at(struct __sk_buff *skb, __u32 offset)
 }
 
 SEC("tc")
-int peek(struct __sk_buff *skb)
+int inspect(struct __sk_buff *skb)
 {
-	if (peek_at(skb, ETH_HLEN))
+	if (inspect_at(skb, ETH_HLEN))
 		return TC_ACT_SHOT;
-	if (skb->len >= ETH_HLEN + 2 * sizeof(struct ls_peek) &&
-	    peek_at(skb, ETH_HLEN + sizeof(struct ls_peek)))
+	if (skb->len >= ETH_HLEN + 2 * sizeof(struct ls_inspection) &&
+	    inspect_at(skb, ETH_HLEN + sizeof(struct ls_inspection)))
 		return TC_ACT_SHOT;
 	return TC_ACT_OK;
 }

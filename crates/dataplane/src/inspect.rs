@@ -1,17 +1,17 @@
-//! Reads the state of a socket's connection that no socket option returns (bpf/sockets.bpf.c).
+//! Reads the state of a socket's connection that no socket option returns (bpf/inspect.bpf.c).
 
 use std::{io, os::fd::BorrowedFd};
 
 use longsplice_core::seq::Seq;
 
 use crate::{
-    abi::{Leg, Mapping, PerSide, ls_peek, ls_peeks},
+    abi::{Leg, Mapping, PerSide, ls_inspection, ls_inspections},
     run,
 };
 
 /// Sequence numbers, windows and route of a connection, read in one system call without stopping the socket.
 #[derive(Debug, Clone, Copy)]
-pub struct Peek {
+pub struct Inspection {
     /// Next sequence number expected from the peer.
     pub rcv_nxt: Seq,
     /// Next sequence number that the process will read.
@@ -38,12 +38,12 @@ pub struct Peek {
     pub layered: bool,
 }
 
-impl Peek {
+impl Inspection {
     /// Returns the state of a connection whose streams have come to these numbers, with all bytes read and acknowledged,
     /// and with these windows, the one offered to the peer first (bytes): for records of artificial flows. It has no
     /// route.
-    pub fn at_rest(received: Seq, sent: Seq, [offered, granted]: [u32; 2]) -> Peek {
-        Peek {
+    pub fn at_rest(received: Seq, sent: Seq, [offered, granted]: [u32; 2]) -> Inspection {
+        Inspection {
             rcv_nxt: received,
             copied_seq: received,
             snd_nxt: sent,
@@ -61,8 +61,8 @@ impl Peek {
 
     /// Translates the state of a socket that was spliced before to the numbers of the wire.
     #[must_use]
-    pub fn on_the_wire(self, map: Mapping) -> Peek {
-        Peek {
+    pub fn on_the_wire(self, map: Mapping) -> Inspection {
+        Inspection {
             rcv_nxt: self.rcv_nxt - map.seq,
             copied_seq: self.copied_seq - map.seq,
             offered_edge: self.offered_edge - map.seq,
@@ -76,34 +76,34 @@ impl Peek {
 }
 
 /// Looks at the connection of this leg. An error of kind `NotFound` if there is none.
-pub(crate) fn peek(program: BorrowedFd<'_>, leg: Leg) -> io::Result<Peek> {
-    Peek::from_answer(&run::question(program, &question(leg))?)
+pub(crate) fn inspect(program: BorrowedFd<'_>, leg: Leg) -> io::Result<Inspection> {
+    Inspection::from_answer(&run::question(program, &question(leg))?)
 }
 
-/// Looks at two connections in one system call; errors are those of [`peek`].
-pub(crate) fn both(program: BorrowedFd<'_>, legs: PerSide<Leg>) -> io::Result<PerSide<Peek>> {
+/// Looks at two connections in one system call; errors are those of [`inspect`].
+pub(crate) fn both(program: BorrowedFd<'_>, legs: PerSide<Leg>) -> io::Result<PerSide<Inspection>> {
     let answer = run::question(
         program,
-        &ls_peeks {
+        &ls_inspections {
             leg: legs.map(question).into(),
         },
     )?;
-    PerSide::try_from_fn(|side| Peek::from_answer(&answer.leg[side]))
+    PerSide::try_from_fn(|side| Inspection::from_answer(&answer.leg[side]))
 }
 
-fn question(leg: Leg) -> ls_peek {
-    ls_peek {
+fn question(leg: Leg) -> ls_inspection {
+    ls_inspection {
         key: leg.tuple(),
         ..Default::default()
     }
 }
 
-impl Peek {
-    fn from_answer(p: &ls_peek) -> io::Result<Peek> {
+impl Inspection {
+    fn from_answer(p: &ls_inspection) -> io::Result<Inspection> {
         if p.found != 1 {
             return Err(io::Error::new(io::ErrorKind::NotFound, "no such connection"));
         }
-        Ok(Peek {
+        Ok(Inspection {
             rcv_nxt: Seq::new(p.rcv_nxt),
             copied_seq: Seq::new(p.copied_seq),
             snd_nxt: Seq::new(p.snd_nxt),

@@ -1,10 +1,140 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* Writes headers back into the packet, with their checksums. Checksum code exists only here and in sums.h. */
-#ifndef LONGSPLICE_CHECKSUM_H
-#define LONGSPLICE_CHECKSUM_H
+/* Computes internet checksums (RFC 1071, RFC 1624), and writes headers back into the packet with their
+ * checksums, in each state that the kernel has for them. */
+#ifndef LONGSPLICE_CSUM_H
+#define LONGSPLICE_CSUM_H
 
-#include "kernel.h"
+#include <linux/types.h>
+#include <bpf/bpf_core_read.h>
 #include "parse.h"
+
+/* Folds a sum to 16 bits. */
+static __always_inline __u16 fold(__u64 sum)
+{
+	sum = (sum & 0xffffffff) + (sum >> 32);
+	sum = (sum & 0xffffffff) + (sum >> 32);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	return sum;
+}
+
+/* Folds a sum to 32 bits. */
+static __always_inline __u32 fold32(__u64 sum)
+{
+	sum = (sum & 0xffffffff) + (sum >> 32);
+	return (sum & 0xffffffff) + (sum >> 32);
+}
+
+static __always_inline __u32 add_sums(__u32 a, __u32 b)
+{
+	return fold32((__u64)a + b);
+}
+
+/* Sums up n words. Inline: cheaper than a helper for a few words. */
+static __always_inline __u32 sum_words(const void *words, __u32 n)
+{
+	const __u32 *a = words;
+	__u64 sum = 0;
+
+	for (__u32 i = 0; i < n; i++)
+		sum += a[i];
+	return fold32(sum);
+}
+
+/* Returns the change of a header's sum by a change of n of its words. */
+static __always_inline __u32 sum_diff(const void *old, const void *new, __u32 n)
+{
+	const __u32 *a = old, *b = new;
+	__u64 sum = 0;
+
+	for (__u32 i = 0; i < n; i++)
+		sum += (__u64)(__u32)~a[i] + b[i];
+	return fold32(sum);
+}
+
+/* Returns the checksum of a header whose sum changed by `diff` (RFC 1624). */
+static __always_inline __u16 adjust(__u16 check, __u32 diff)
+{
+	return ~fold((__u64)(__u16)~check + diff);
+}
+
+/* Returns the change of the pseudo-header's sum by other addresses. */
+static __always_inline __u32 addresses_diff(const struct headers *old, const struct headers *new)
+{
+	if (is_v6(old))
+		return sum_diff(&old->v6.ip.saddr, &new->v6.ip.saddr, 8);
+	return sum_diff(&old->v4.ip.saddr, &new->v4.ip.saddr, 2);
+}
+
+/* Returns the change of the sum of an IP header: 0 for an IPv4 header with a correct checksum. */
+static __always_inline __u32 ip_diff(const struct headers *old, const struct headers *new)
+{
+	return is_v6(old) ? sum_diff(&old->v6.ip, &new->v6.ip, sizeof(old->v6.ip) / 4) : 0;
+}
+
+/* Returns the sum of the pseudo-header for `tcp_len` bytes of TCP (RFC 9293 section 3.1, RFC 8200 section
+ * 8.1). */
+static __always_inline __u32 pseudo_sum(const struct headers *h, __u32 tcp_len)
+{
+	__u32 addresses = is_v6(h) ? sum_words(&h->v6.ip.saddr, 8) : sum_words(&h->v4.ip.saddr, 2);
+
+	return add_sums(addresses, bpf_htons(IPPROTO_TCP) + bpf_htons(tcp_len));
+}
+
+/* Corrects the checksum of an IPv4 header that changed; IPv6 has none. */
+static __always_inline void mend_ip_check(const struct headers *old, struct headers *new)
+{
+	if (is_v6(old))
+		return;
+	new->v4.ip.check = old->v4.ip.check;
+	new->v4.ip.check =
+	    adjust(old->v4.ip.check, sum_diff(&old->v4.ip, &new->v4.ip, sizeof(old->v4.ip) / 4));
+}
+
+/* Returns whether the checksum of an IPv4 header without options is right (RFC 1812 section 5.2.2): the
+ * header has the length of the payload. IPv6 has no checksum of its own. */
+static __always_inline int is_plain_sound(const struct headers *h)
+{
+	return is_v6(h) || h->v4.ip.ihl != sizeof(h->v4.ip) / 4 ||
+	       fold(sum_words(&h->v4.ip, sizeof(h->v4.ip) / 4)) == 0xffff;
+}
+
+static __always_inline void set_ip_length(struct headers *h, __u32 len)
+{
+	__be16 old = h->v4.ip.tot_len;
+
+	if (is_v6(h)) {
+		h->v6.ip.payload_len = bpf_htons(len - sizeof(h->v6.ip));
+		return;
+	}
+	h->v4.ip.tot_len = bpf_htons(len);
+	h->v4.ip.check = adjust(h->v4.ip.check, (__u32)(__u16)~old + h->v4.ip.tot_len);
+}
+
+struct sk_buff___ours {
+	__u8 ip_summed : 2;
+} __attribute__((preserve_access_index));
+
+void *bpf_cast_to_kern_ctx(void *ctx) __ksym __weak;
+
+/* State of the TCP checksum (linux/skbuff.h). */
+enum summed {
+	CHECKSUM_NONE = 0,
+	CHECKSUM_UNNECESSARY = 1, /* verified by the device */
+	CHECKSUM_COMPLETE = 2,	  /* skb->csum is the sum of the whole packet */
+	CHECKSUM_PARTIAL = 3,	  /* the field has the sum of the pseudo-header, the device adds the rest */
+	CHECKSUM_UNKNOWN = 4,	  /* this kernel does not tell */
+};
+
+static __always_inline enum summed summed_of(struct __sk_buff *skb)
+{
+	struct sk_buff___ours *kernel;
+
+	if (!bpf_ksym_exists(bpf_cast_to_kern_ctx))
+		return CHECKSUM_UNKNOWN;
+	kernel = bpf_cast_to_kern_ctx(skb);
+	return BPF_CORE_READ_BITFIELD(kernel, ip_summed);
+}
 
 /* Returns the length of options, at most 40, for a helper. The compiler knows the limit and would drop the
  * mask; verifiers before Linux 6.8 do not follow the limit that far. */

@@ -11,16 +11,16 @@ const EXACTNESS: u32 = 256;
 
 /// Holds moments at which serial numbers were given out, in the order of both.
 #[derive(Debug, Clone)]
-pub(crate) struct Births {
+pub(crate) struct StartTimes {
     /// Time before the first number of this process: its flows' ages begin here.
     start: u32,
     moments: VecDeque<(u32, u32)>,
 }
 
-impl Births {
+impl StartTimes {
     /// Begins at `now`, in ticks ([`crate::time`]).
-    pub(crate) fn new(now: u32) -> Births {
-        Births {
+    pub(crate) fn new(now: u32) -> StartTimes {
+        StartTimes {
             start: now,
             moments: VecDeque::new(),
         }
@@ -60,23 +60,23 @@ mod tests {
 
     #[test]
     fn each_flow_has_the_moment_of_its_number() {
-        let mut births = Births::new(100);
+        let mut start_times = StartTimes::new(100);
         for (serial, now) in [(u32::MAX - 1, 110), (u32::MAX, 110), (0, 110), (1, 112), (2, 113)] {
-            births.note(serial, now);
+            start_times.note(serial, now);
         }
-        let ages = [u32::MAX - 9, u32::MAX - 1, 0, 1, 2, 3].map(|serial| births.of(serial));
+        let ages = [u32::MAX - 9, u32::MAX - 1, 0, 1, 2, 3].map(|serial| start_times.of(serial));
         assert_eq!(ages, [100, 110, 110, 112, 113, 113]);
     }
 
     #[test]
     fn it_forgets_what_is_too_much_and_stays_right_about_the_rest() {
-        let mut births = Births::new(0);
+        let mut start_times = StartTimes::new(0);
         for now in 1..100_000 {
-            births.note(now * 10, now);
+            start_times.note(now * 10, now);
         }
-        assert!(births.moments.len() <= MOMENTS);
+        assert!(start_times.moments.len() <= MOMENTS);
         for now in (1..100_000).step_by(777) {
-            let found = births.of(now * 10 + 5);
+            let found = start_times.of(now * 10 + 5);
             let age = 100_000 - now;
             assert!(
                 found <= now && now - found <= 4 * (age / EXACTNESS + 1),

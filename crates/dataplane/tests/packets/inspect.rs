@@ -1,4 +1,4 @@
-//! Answers of the peek program about a socket.
+//! Answers of the inspect program about a socket.
 
 use std::{
     io::{ErrorKind, Read, Write},
@@ -26,14 +26,14 @@ fn a_connection_that_has_ended_is_not_found() {
     let _net = Net::new();
     let plane = Plane::open();
     let (_listener, client, mut socket, leg) = connected();
-    let before = plane.peek(leg).expect("a connection");
+    let before = plane.inspect(leg).expect("a connection");
     // The end that closes last leaves no socket behind.
     drop(client);
     assert_eq!(socket.read(&mut [0]).expect("its end"), 0);
     drop(socket);
     let patience = Instant::now() + Duration::from_secs(5);
     let error = loop {
-        match plane.peek(leg) {
+        match plane.inspect(leg) {
             Ok(closing) => assert_eq!(closing.rcv_nxt, before.rcv_nxt + 1),
             Err(error) => break error,
         }
@@ -41,7 +41,7 @@ fn a_connection_that_has_ended_is_not_found() {
     };
     assert_eq!(error.kind(), ErrorKind::NotFound);
     assert_eq!(
-        plane.peek_both(PerSide::both(leg)).unwrap_err().kind(),
+        plane.inspect_both(PerSide::both(leg)).unwrap_err().kind(),
         ErrorKind::NotFound
     );
 }
@@ -60,7 +60,7 @@ fn no_tsval_that_was_sent_is_later_than_what_the_socket_says() {
         let clock = options::timestamp_clock(&client).expect("a clock");
         let latest = options::latest_timestamp(&client).expect("a clock");
         server.read_exact(&mut [0]).expect("it is read");
-        let heard = plane.peek(leg).expect("a connection").ts_recent;
+        let heard = plane.inspect(leg).expect("a connection").ts_recent;
         assert!((latest.wrapping_sub(heard) as i32) >= 0, "{heard} after {latest}");
         later_than_the_clock += u32::from((clock.wrapping_sub(heard) as i32) < 0);
     }

@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
  * Moves a spliced flow between its slot and its records, while segments pass: from dormant to detached
- * (`release`) and back (`attach`), and from there to control mode (`wake`). User space cannot do that: its
+ * (`demote`) and back (`promote`), and from there to control mode (`wake`). User space cannot do that: its
  * update would replace an element, and lose what a segment noted meanwhile.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
 #include <linux/pkt_cls.h>
-#include "maps.h"
-#include "seq.h"
-#include "table.h"
 #include "wake.h"
 
 /* Never read: it brings the types into BTF. */
@@ -21,24 +18,24 @@ static __always_inline void merge(struct ls_record *to, const struct ls_record *
 {
 	to->seen |= from->seen;
 	to->last_seen = seq_max(to->last_seen, from->last_seen);
-	raise(&to->rx_end, once(&from->rx_end));
-	raise(&to->rx_ack, from->rx_ack);
-	raise(&to->rx_edge, from->rx_edge);
-	raise(&to->ts_high, from->ts_high);
-	if (to->paid_until < from->paid_until)
-		to->paid_until = from->paid_until;
+	seq_advance(&to->rx_end, once(&from->rx_end));
+	seq_advance(&to->rx_ack, from->rx_ack);
+	seq_advance(&to->rx_edge, from->rx_edge);
+	seq_advance(&to->ts_high, from->ts_high);
+	if (to->tat < from->tat)
+		to->tat = from->tat;
 }
 
 /* Returns the record of a key, if it is of this flow. */
 static __always_inline struct ls_record *record_of(struct ls_slot *slot, const struct ls_tuple *key)
 {
-	struct ls_direction *d = direction_of(look_up(key));
+	struct ls_direction *d = direction_of(table_lookup(key));
 
 	return d && d->rec.serial == slot->serial ? &d->rec : NULL;
 }
 
 /* Copies a direction from the slot into its record. Returns 0, or 1 if the record is gone. */
-static __always_inline int release_side(struct ls_slot *slot, const struct ls_move *move, int side)
+static __always_inline int demote_side(struct ls_slot *slot, const struct ls_move *move, int side)
 {
 	const struct ls_tuple *key = &move->key[side];
 	__u32 index = move->slot, where = move->where[side], identity = move->identity[side];
@@ -54,7 +51,7 @@ static __always_inline int release_side(struct ls_slot *slot, const struct ls_mo
 		rec->scales = from->scales;
 		rec->seen = from->seen;
 		rec->trap = from->trap;
-		rec->will = from->will;
+		rec->successor = from->successor;
 		rec->last_seen = from->last_seen;
 		rec->rx_end = from->rx_end;
 		rec->rx_ack = from->rx_ack;
@@ -62,7 +59,7 @@ static __always_inline int release_side(struct ls_slot *slot, const struct ls_mo
 		rec->ts_high = from->ts_high;
 		rec->bytes_high = from->bytes_high;
 		rec->bytes_low = from->bytes_low;
-		rec->paid_until = from->paid_until;
+		rec->tat = from->tat;
 		rec->rate = from->rate;
 		rec->burst = from->burst;
 		rec->where = where;
@@ -84,7 +81,7 @@ static __always_inline void merge_side(struct ls_slot *slot, int side, const str
 /* Moves a flow from its slot into its records. Returns 0; 1 if a record is gone, because a new connection has
  * taken the flow's place; 2 if the flow is not in mode FINAL, and nothing has changed. */
 SEC("syscall")
-int release(struct ls_move *move)
+int demote(struct ls_move *move)
 {
 	/* Copy the argument: it cannot be a key itself. */
 	struct ls_move copy = *move, *arg = &copy;
@@ -99,8 +96,8 @@ int release(struct ls_move *move)
 	if (mode_of(slot) != LS_MOVED &&
 	    __sync_val_compare_and_swap(&slot->mode, LS_FINAL, LS_MOVED) != LS_FINAL)
 		return 2;
-	gone = release_side(slot, arg, LS_CLIENT) | release_side(slot, arg, LS_SERVER);
-	/* Merge what a segment noted in the slot after it was copied: see claimed(). */
+	gone = demote_side(slot, arg, LS_CLIENT) | demote_side(slot, arg, LS_SERVER);
+	/* Merge what a segment noted in the slot after it was copied: see may_still_pass(). */
 	merge_side(slot, LS_CLIENT, &arg->key[LS_CLIENT]);
 	merge_side(slot, LS_SERVER, &arg->key[LS_SERVER]);
 	return gone;
@@ -121,8 +118,8 @@ static __always_inline int copy_side(struct ls_slot *slot, int side, const struc
 
 /* Makes the slot the current place of a direction. Returns 0, or 1 if the record is gone or is not a detached
  * flow's. */
-static __always_inline int attach_side(struct ls_slot *slot, __u32 index, int side,
-				       const struct ls_tuple *key)
+static __always_inline int promote_side(struct ls_slot *slot, __u32 index, int side,
+					const struct ls_tuple *key)
 {
 	struct ls_record *to = &slot->leg[side].rec, *rec = record_of(slot, key);
 
@@ -133,23 +130,23 @@ static __always_inline int attach_side(struct ls_slot *slot, __u32 index, int si
 	rec->where = index;
 	*(volatile __u8 *)&rec->placement = LS_SLOTTED | (rec->placement & LS_ARMED);
 	__sync_lock_test_and_set(&slot->barrier, 0);
-	/* Merge what a segment noted meanwhile: see claimed(). */
+	/* Merge what a segment noted meanwhile: see may_still_pass(). */
 	merge(to, rec);
 	slot->leg[side].rx_ts = to->ts_high - to->tsval_off;
 	return 0;
 }
 
 /* Notes the last promises to the ends, as far as the far ends' segments show them. */
-static __always_inline void note_promised(struct ls_leg *x, const struct ls_leg *o)
+static __always_inline void note_promised(struct ls_leg *from, const struct ls_leg *to)
 {
-	x->tx_ack = o->rec.rx_ack + o->rec.ack_off;
-	x->tx_edge = o->rec.rx_edge + o->rec.ack_off;
+	from->tx_ack = to->rec.rx_ack + to->rec.ack_off;
+	from->tx_edge = to->rec.rx_edge + to->rec.ack_off;
 }
 
 /* Moves a flow from its records into a slot, which already has the flow's serial number and is in mode FINAL.
  * Returns 0, or 1 if a record is gone. */
 SEC("syscall")
-int attach(struct ls_move *move)
+int promote(struct ls_move *move)
 {
 	struct ls_move copy = *move, *arg = &copy;
 	__u32 index = arg->slot;
@@ -165,8 +162,8 @@ int attach(struct ls_move *move)
 		return gone;
 	note_promised(&slot->leg[LS_CLIENT], &slot->leg[LS_SERVER]);
 	note_promised(&slot->leg[LS_SERVER], &slot->leg[LS_CLIENT]);
-	return attach_side(slot, index, LS_CLIENT, &arg->key[LS_CLIENT]) |
-	       attach_side(slot, index, LS_SERVER, &arg->key[LS_SERVER]);
+	return promote_side(slot, index, LS_CLIENT, &arg->key[LS_CLIENT]) |
+	       promote_side(slot, index, LS_SERVER, &arg->key[LS_SERVER]);
 }
 
 /* Makes a transition of a slot. The argument stands behind an Ethernet header in the "packet" of the test
@@ -189,7 +186,7 @@ int wake(struct __sk_buff *skb)
 	else if (arg.how == LS_W_FINISH)
 		arg.mode = finish_slot(slot, arg.at[LS_CLIENT], arg.at[LS_SERVER], arg.wakeable);
 	else
-		arg.mode = wake_slot(skb, slot, settled_mode(slot), 0);
+		arg.mode = wake_slot(skb, slot, stable_mode(slot), 0);
 	return bpf_skb_store_bytes(skb, ETH_HLEN, &arg, sizeof(arg), 0) ? TC_ACT_SHOT : TC_ACT_OK;
 }
 

@@ -55,7 +55,7 @@ fn counters_and_ends_are_kept() {
         (107, flow.plan.peer[0] + 100, flow.plan.local[0] + 7, true, false)
     );
 
-    flow.release().expect("released");
+    flow.demote().expect("demoted");
     let after = records(&flow);
     assert_eq!(after.len(), 2);
     for (b, a) in before.iter().zip(&after) {
@@ -81,7 +81,7 @@ fn the_timestamp_offsets_that_were_set_in_the_slot_are_kept() {
     let mut flow = Flow::dormant(Plan::default());
     flow.plan.ts = [777, 0x1234_5678];
     flow.slot().set_timestamp_offsets(flow.plan.ts.into());
-    flow.release().expect("released");
+    flow.demote().expect("demoted");
     for side in Side::BOTH {
         let packet = Packet {
             options: usual(0x7000_0000, 5_000),
@@ -97,7 +97,7 @@ fn the_timestamp_offsets_that_were_set_in_the_slot_are_kept() {
 #[test]
 fn the_second_call_merges_what_was_under_way() {
     let flow = Flow::dormant(Plan::default());
-    flow.release().expect("released");
+    flow.demote().expect("demoted");
     // A segment that had found the slot before the first call notes a FIN in it after that.
     let slots = pinned(&flow, "slots");
     let key = flow.slot().index().to_ne_bytes();
@@ -115,7 +115,7 @@ fn the_second_call_merges_what_was_under_way() {
     };
     flow.forwards(Side::Client, &packet, &mut flow.reference(Side::Client));
 
-    flow.release().expect("released again");
+    flow.demote().expect("demoted again");
     let all = records(&flow);
     assert_eq!(
         soft(&all[0]),
@@ -128,12 +128,12 @@ fn the_second_call_merges_what_was_under_way() {
 fn a_flow_that_was_replaced_is_not_found() {
     let flow = Flow::dormant(Plan::default());
     flow.plane.end(legs());
-    let error = flow.release().expect_err("nothing is there");
+    let error = flow.demote().expect_err("nothing is there");
     assert_eq!(error.kind(), std::io::ErrorKind::NotFound);
 
     // Another flow with the same addresses is not touched.
     let other = register(&flow.plane, &Plan::default());
-    let error = flow.release().expect_err("it is another one");
+    let error = flow.demote().expect_err("it is another one");
     assert_eq!(error.kind(), std::io::ErrorKind::NotFound);
     assert!(records(&flow).iter().all(|d| d.slot == Some(other.index())));
     assert_eq!(other.mode(), Mode::Track);

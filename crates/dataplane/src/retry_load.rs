@@ -22,7 +22,7 @@ const FAULTS: [Signal; 5] = [
 ///
 /// # Errors
 /// Returns those of `load`; [`Error::Interrupted`] after the last attempt.
-pub(crate) fn undisturbed<T>(load: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
+pub(crate) fn retry_load<T>(load: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
     let _quiet = Quiet::begin();
     for attempt in 1..ATTEMPTS {
         match load() {
@@ -73,7 +73,7 @@ mod tests {
     fn an_interruption_is_no_end_and_many_are() {
         for (interruptions, attempts) in [(0, 1), (1, 2), (ATTEMPTS - 1, ATTEMPTS), (1000, ATTEMPTS)] {
             let tried = Cell::new(0);
-            let done = undisturbed(|| {
+            let done = retry_load(|| {
                 tried.set(tried.get() + 1);
                 if tried.get() > interruptions {
                     Ok(())
@@ -95,7 +95,7 @@ mod tests {
     #[test]
     fn another_error_is_the_end() {
         let tried = Cell::new(0);
-        let done: Result<(), Error> = undisturbed(|| {
+        let done: Result<(), Error> = retry_load(|| {
             tried.set(tried.get() + 1);
             let refused = libbpf_rs::Error::from(std::io::Error::from_raw_os_error(libc::EACCES));
             Err(Error::from_load("cannot load", &refused))
@@ -107,7 +107,7 @@ mod tests {
     #[test]
     fn signals_are_as_before_afterwards() {
         let before = SigSet::thread_get_mask().expect("a mask");
-        let within = undisturbed(|| Ok(SigSet::thread_get_mask().expect("a mask")));
+        let within = retry_load(|| Ok(SigSet::thread_get_mask().expect("a mask")));
         let within = within.expect("it loads nothing");
         assert!(within.contains(Signal::SIGTERM) && !within.contains(Signal::SIGSEGV));
         assert_eq!(SigSet::thread_get_mask().expect("a mask"), before);

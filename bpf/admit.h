@@ -1,0 +1,334 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/*
+ * Decides whether a segment of a spliced flow may pass: it can be its sender's own, and keeps to the rate of
+ * its direction. The rules are those of RFC 9293 section 3.10.7.4 and RFC 5961, seen from the middle.
+ */
+#ifndef LONGSPLICE_ADMIT_H
+#define LONGSPLICE_ADMIT_H
+
+#include "track.h"
+
+/*
+ * Limits the SYNs on live flows that go to the far end, which challenges each (RFC 5961 section 4.2). One SYN
+ * per tick passes for each direction on each CPU, so that a flood of SYNs cannot keep the far end and the
+ * path back busy (section 7). A client that lost its connection and sends a SYN needs one challenge,
+ * whichever SYN provoked it.
+ */
+#define CHALLENGES 256
+
+/* Ticks at which the last SYN passed. Directions with the same index share one allowance. */
+struct challenges {
+	__u32 at[CHALLENGES];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct challenges);
+} challenges SEC(".maps");
+
+static __always_inline int may_challenge(const struct ls_record *rec)
+{
+	__u32 zero = 0, now = ticks(), i = rec->serial << 1 | (rec->traits & LS_SIDE_SERVER);
+	struct challenges *all = bpf_map_lookup_elem(&challenges, &zero);
+
+	i &= CHALLENGES - 1;
+	if (!all || all->at[i] == now)
+		return 0;
+	all->at[i] = now;
+	return 1;
+}
+
+#define NANOSECONDS 1000000000ULL
+
+/*
+ * Returns whether a segment of the sender is beyond its rate; if not, charges for it: a token bucket that is
+ * stored as one time (GCRA, ITU-T I.371 appendix I, in the form of virtual scheduling).
+ * crates/core/src/limit.rs does the same for the relay (docs/decisions/0015). A segment passes whole while
+ * the earlier ones owe no more than the burst, so a super-packet longer than the burst passes, too. A segment
+ * without payload is free. A segment that cannot be the sender's own is not charged: a blind sender must not
+ * use up another's rate. Two CPUs may have segments of the same direction: after four failed tries the
+ * segment passes unpaid.
+ */
+static __always_inline int over_rate(struct ls_record *rec, const struct segment *seg)
+{
+	__u64 now, old, tat;
+
+	if (!rec->rate || !seg->len)
+		return 0;
+	now = bpf_ktime_get_ns();
+	for (int i = 0; i < 4; i++) {
+		old = *(volatile __u64 *)&rec->tat;
+		tat = old > now ? old : now;
+		if ((tat - now) * rec->rate > rec->burst * NANOSECONDS)
+			return 1;
+		if (!seg->in_place)
+			return 0;
+		tat += seg->len * NANOSECONDS / rec->rate;
+		if (__sync_val_compare_and_swap(&rec->tat, old, tat) == old)
+			return 0;
+	}
+	return 0;
+}
+
+/* Returns whether a segment of the sender goes beyond a trap. A FIN alone passes, unless payload before it
+ * did not. */
+static __always_inline int meets_trap(const struct ls_record *rec, const struct segment *seg)
+{
+	return is_armed(rec) && (seg->len || seg->flags & TCP_FIN) && !(seg->flags & TCP_RST) &&
+	       !before(seg->seq + seg->len, rec->trap);
+}
+
+/* Returns whether a segment of the sender acknowledges bytes that neither the local socket nor, past it, the
+ * far end has sent to the sender. */
+static __always_inline int acks_unsent(const struct ls_leg *from, const struct ls_leg *to,
+				       const struct segment *seg)
+{
+	/* This includes a FIN of the far end that was forwarded and that the local socket has not
+	 * repeated. */
+	__u32 sent = seq_max(end_of(&to->rec), to->cut) + to->rec.seq_off;
+
+	return seg->flags & TCP_ACK && after(seg->ack, seq_max(from->loc_end, sent));
+}
+
+/* Returns whether the local socket could take the segment: no other segment may move the cut. */
+static __always_inline int fits_window(const struct ls_leg *from, const struct segment *seg)
+{
+	return !after(seg->end, seq_max(from->loc_edge, from->tx_edge) + 1);
+}
+
+/* Smallest window by which an acknowledgement may lie behind the highest one: segments overtake each
+ * other. */
+#define LEAST_LATE 65535
+
+static __always_inline int is_long_known(const struct ls_record *rec, __u32 acked)
+{
+	__u32 ack = rec->rx_ack;
+
+	return before(acked, seq_min(ack - LEAST_LATE, ack - (rec->rx_edge - ack)));
+}
+
+/* Returns whether the sender echoes a TSval from the last `span` values that it was sent. */
+static __always_inline int echoes(const struct ls_record *back, const struct segment *seg, __u32 span)
+{
+	return seg->ts_at && !after(seg->tsecr, back->ts_high) && !before(seg->tsecr, back->ts_high - span);
+}
+
+/* Distance by which an echo may lie behind the highest TSval that its sender was sent: 4 hours of a clock of
+ * milliseconds, and one in 256 of all echoes that can be guessed. */
+#define ECHO_SPAN (1 << 24)
+
+/* Returns whether the sender can have sent this TSecr: once agreed, each segment has the option (RFC 7323
+ * section 3.2). */
+static __always_inline int is_echo(const struct ls_record *rec, const struct ls_record *back,
+				   const struct segment *seg)
+{
+	return !(rec->traits & LS_TIMESTAMPS) || echoes(back, seg, ECHO_SPAN);
+}
+
+/* Distance by which the echo of a late segment may lie behind: a second of microseconds, 17 minutes of
+ * milliseconds. */
+#define LATE_SPAN (1 << 20)
+
+/* Returns whether a segment would change the state of the sender's stream by more than the next bytes in
+ * order, which are retransmitted if they were corrupted. (Corruption may change the length of unusual
+ * options. TSval grows with each segment; a corrupted one jumps ahead by more than LATE_SPAN.) */
+static __always_inline int moves_stream(const struct ls_record *rec, const struct segment *seg)
+{
+	return (seg->seq != rec->rx_end && after(seg->end, rec->rx_end)) ||
+	       seg->flags & (TCP_FIN | TCP_SYN | TCP_RST) ||
+	       (seg->opt_len && seg->opt_len != TS_LAYOUT_LEN) ||
+	       (seg->ts_at && after(seg->tsval + rec->tsval_off, rec->ts_high + LATE_SPAN));
+}
+
+/* Returns whether a segment of a spliced flow must be verified before it is noted: it changes more of the
+ * stream than the next bytes do, or it acknowledges or offers something. */
+static __always_inline int tells_more(const struct ls_record *rec, const struct segment *seg)
+{
+	return moves_stream(rec, seg) || seg->ack != rec->rx_ack ||
+	       after(edge_of(seg, scale_in(rec)), rec->rx_edge);
+}
+
+/*
+ * Returns whether an old acknowledgement is delayed rather than forged: recent TSecr, within the largest
+ * window. RFC 5961 section 5.2 would accept acknowledgements as far back as the largest window that the
+ * sender ever offered, which is not stored. A guess of a fresh echo and of an acknowledgement in the largest
+ * window that the sender could offer succeeds less often, up to a scale of 11, than a guess of an
+ * acknowledgement in LEAST_LATE.
+ */
+static __always_inline int is_late(const struct ls_record *rec, const struct ls_record *back,
+				   const struct segment *seg)
+{
+	return rec->traits & LS_TIMESTAMPS && echoes(back, seg, LATE_SPAN) &&
+	       !before(seg->ack, rec->rx_ack - (65535 << scale_in(rec)));
+}
+
+/*
+ * Returns whether the sender acknowledges so little that no TCP accepts the segment: nothing at all (RFC 9293
+ * section 3.10.7.4), or a number further back than a window. Raised on its way, the acknowledgement would
+ * make the segment acceptable. A retransmission comes with a new acknowledgement, so no receiver waits for
+ * this segment for ever. `back` is the direction back.
+ */
+static __always_inline int acks_too_little(const struct ls_record *rec, const struct ls_record *back,
+					   const struct segment *seg)
+{
+	if (!(seg->flags & TCP_ACK))
+		return !(seg->flags & (TCP_SYN | TCP_RST));
+	return is_long_known(rec, seg->ack) && !is_late(rec, back, seg);
+}
+
+/* Decision on a segment of a spliced flow. The reason of a refusal, a verdict that begins with DROP, stands
+ * aside. */
+enum admission {
+	ADMITTED,
+	REFUSED,
+	REQUEUED, /* the flow is about to move: its packet must be processed again */
+};
+
+static __always_inline enum admission refuse(enum ls_verdict *reason, enum ls_verdict verdict)
+{
+	*reason = verdict;
+	return REFUSED;
+}
+
+/*
+ * Checks a segment of a spliced flow. Admits it with seg->in_place if it can be the sender's own: it is to be
+ * noted and forwarded; without seg->in_place if it may be: it is to be forwarded and not noted. `offered` is
+ * the edge up to which the sender may send.
+ *
+ * The rules are those of RFC 9293 section 3.10.7.4 and RFC 5961, seen from the middle: the far end's own
+ * check is the same with better knowledge, and answers segments that it does not accept. So segments that may
+ * be honest pass: a reset in the window, which is challenged (section 3.2), a SYN, which is challenged, too
+ * (section 4.2), and repetitions of old bytes, keep-alives and probes among them, as far back as the far
+ * end's window can reach. No guess changes our notes: two guesses could achieve what one cannot, make a reset
+ * count or turn TSval back.
+ */
+static __always_inline enum admission check_against(const struct ls_record *rec, const struct ls_record *back,
+						    __u32 offered, struct segment *seg,
+						    enum ls_verdict *reason)
+{
+	__u32 acked = back->rx_ack + back->ack_off;
+
+	seg->in_place = 0;
+	if (seg->flags & TCP_RST) /* one below: the number of a FIN before it, which Linux accepts */
+		return before(seg->seq, acked - 1) || after(seg->seq, offered + 1)
+			   ? refuse(reason, LS_V_DROP_WINDOW)
+			   : ADMITTED;
+	if (seg->flags & TCP_SYN)
+		return may_challenge(rec) ? ADMITTED : refuse(reason, LS_V_DROP_SYN);
+	if (acks_too_little(rec, back, seg) || after(seg->ack, end_of(back) + back->seq_off))
+		return refuse(reason, LS_V_DROP_ACK);
+	if (after(seg->end, offered + 1) || before(seg->end, acked - 1 - (65535 << scale_in(back))))
+		return refuse(reason, LS_V_DROP_WINDOW);
+	if (before(seg->end, acked))
+		return ADMITTED;
+	/* The segment is not lost for good: retransmitted after the missing bytes, it is next in order. */
+	if (after(seg->seq, end_of(rec)) && !is_echo(rec, back, seg))
+		return seg->end != seg->seq ? refuse(reason, LS_V_DROP_TSECR) : ADMITTED;
+	seg->in_place = 1;
+	return ADMITTED;
+}
+
+/* Returns whether a segment has payload that was not forwarded before; a segment that is not noted must not
+ * have any. */
+static __always_inline int has_news(const struct ls_record *rec, const struct segment *seg)
+{
+	return seg->len && after(seg->seq + seg->len, rec->rx_end);
+}
+
+/* Checks a segment with the records of both directions: see check_against(). */
+static __noinline enum admission check_by_both(const struct flow_ref *flow, struct segment *seg,
+					       enum ls_verdict *reason)
+{
+	struct ls_record *back = find_back(flow);
+	enum admission admission;
+	__u32 offered;
+
+	seg->in_place = 0;
+	if (!back)
+		return has_news(flow->rec, seg) ? refuse(reason, LS_V_DROP_WINDOW) : ADMITTED;
+	offered = back->rx_edge + back->ack_off;
+	/* A local socket may have offered more before. */
+	if (flow->slot)
+		offered = seq_max(offered, flow->slot->leg[flow->side & 1].tx_edge);
+	admission = check_against(flow->rec, back, offered, seg, reason);
+	if (admission == ADMITTED && !seg->in_place && !(seg->flags & TCP_RST) && has_news(flow->rec, seg))
+		return refuse(reason, LS_V_DROP_WINDOW);
+	return admission;
+}
+
+/* Returns the record of the direction back that lies beside a direction's record: out of date while the flow
+ * is being moved, but never ahead of the current one. */
+static __always_inline const struct ls_record *beside(const struct flow_ref *flow)
+{
+	return flow->slot ? &flow->slot->leg[!(flow->side & 1)].rec
+			  : &flow->element->from[!(flow->side & 1)].rec;
+}
+
+/* Returns whether a segment is the next one in order, within the window, and acknowledges sent bytes: most
+ * are. */
+static __always_inline int is_next(const struct flow_ref *flow, const struct segment *seg)
+{
+	const struct ls_record *back = beside(flow);
+
+	return seg->seq == flow->rec->rx_end && (seg->flags & (TCP_ACK | TCP_SYN | TCP_RST)) == TCP_ACK &&
+	       !is_long_known(flow->rec, seg->ack) && !after(seg->ack, end_of(back) + back->seq_off) &&
+	       !after(seg->end, back->rx_edge + back->ack_off + 1);
+}
+
+/* Checks whether a segment of a spliced flow can be the sender's own: see check_against(). */
+static __always_inline enum admission check_segment(const struct flow_ref *flow, struct segment *seg,
+						    enum ls_verdict *reason)
+{
+	if (!is_next(flow, seg))
+		return check_by_both(flow, seg, reason);
+	seg->in_place = 1;
+	return ADMITTED;
+}
+
+/* Returns whether, in FREEZE, a segment has payload that was not forwarded before. */
+static __always_inline int is_new(const struct flow_ref *flow, const struct segment *seg)
+{
+	return flow->slot && seg->end != seg->seq && after(seg->end, flow->slot->leg[flow->side & 1].base);
+}
+
+/*
+ * Returns whether the segment may still be forwarded, after its end was noted in rx_end. A CPU or a process
+ * that moves a flow stores the new mode or placement first and reads rx_end then, with a full barrier
+ * between, as seq_advance() has one: either it counts the segment among the forwarded ones, or we see its
+ * store. No segment is forwarded unnoticed.
+ */
+static __always_inline int may_still_pass(const struct flow_ref *flow, const struct segment *seg)
+{
+	__u32 mode;
+
+	/* A flow that moved to a slot and back meanwhile has the slot's numbers over ours. */
+	if (!flow->slot)
+		return placement_of(flow->rec) == LS_DETACHED &&
+		       (!seg->len || seg->flags & TCP_RST ||
+			!after(seg->seq + seg->len, *(volatile __u32 *)&flow->rec->rx_end));
+	mode = mode_of(flow->slot);
+	return mode == LS_FINAL || mode == LS_DRAIN || (mode == LS_FREEZE && !is_new(flow, seg));
+}
+
+/* Checks a segment of a spliced flow and notes its fields, at tc and in XDP alike; a repeated call changes
+ * nothing more, except for a direction with a rate. An admitted segment may be translated. */
+static __always_inline enum admission admit(const struct flow_ref *flow, struct segment *seg,
+					    enum ls_verdict *reason)
+{
+	struct ls_record *rec = flow->rec;
+
+	if (check_segment(flow, seg, reason) != ADMITTED)
+		return REFUSED;
+	if (seg->in_place)
+		note_ack(rec, seg);
+	/* Charge before the segment counts as forwarded. Its sender takes a dropped segment for lost, and
+	 * slows down. */
+	if (over_rate(rec, seg))
+		return refuse(reason, LS_V_DROP_RATE);
+	note_end_of(rec, seg);
+	return may_still_pass(flow, seg) ? ADMITTED : REQUEUED;
+}
+
+#endif
