@@ -2,7 +2,7 @@
 //! control loops are better than one, released where they are not, and never changed for their ends.
 
 use std::{
-    io::{ErrorKind, Read},
+    io::{self, ErrorKind, Read},
     net::TcpListener,
     net::TcpStream,
     thread,
@@ -10,7 +10,7 @@ use std::{
 };
 
 use longsplice_lab::{
-    ConnectionSpec, Emulated, Family, Traffic, TrafficServer, TrafficSpec, topology::Nodes,
+    ConnectionSpec, Emulated, Family, Namespace, Traffic, TrafficServer, TrafficSpec, topology::Nodes,
 };
 use longsplice_tests::{
     Daemon, Pair, SOON, Status, assert_all_ok, capture, emulated, library::target, rng, three,
@@ -140,14 +140,17 @@ fn a_client_may_be_answered_early() {
         pair.close();
     }
     let nowhere = (node.net.server_addr, 7001).into();
-    let mut connected = node
-        .net
-        .client
-        .run(|| TcpStream::connect_timeout(&nowhere, SOON))
-        .unwrap()
-        .unwrap();
-    let end = connected.read(&mut [0]);
-    assert_eq!(end.unwrap_err().kind(), ErrorKind::ConnectionReset);
+    let connected = node.net.client.run(|| TcpStream::connect_timeout(&nowhere, SOON));
+    assert_eq!(end_of(connected.unwrap()), ErrorKind::ConnectionReset);
+}
+
+/// Returns how a connection ends from which nothing is expected. A reset may come before its client learns that it was
+/// connected.
+fn end_of(connected: io::Result<TcpStream>) -> ErrorKind {
+    connected
+        .and_then(|mut stream| stream.read(&mut [0]))
+        .unwrap_err()
+        .kind()
 }
 
 /// Only a server that has accepted before is answered for, and only until it refuses.
@@ -180,9 +183,8 @@ fn early_answers_may_be_limited_to_known_servers() {
             .run(|| TcpStream::connect_timeout(&server, SOON))
             .unwrap()
     };
-    let end = connect().unwrap().read(&mut [0]);
     assert_eq!(
-        end.unwrap_err().kind(),
+        end_of(connect()),
         ErrorKind::ConnectionReset,
         "it was answered for"
     );
@@ -192,37 +194,68 @@ fn early_answers_may_be_limited_to_known_servers() {
     assert_eq!(connect().unwrap_err().kind(), ErrorKind::ConnectionRefused);
 }
 
+/// Server one hop further: the node that was the server is a router to it.
+struct Behind {
+    listener: TcpListener,
+    _namespace: Namespace,
+}
+
+impl Behind {
+    /// Lays the further link; the router sends packets of at most `mtu` bytes over it.
+    fn new(name: &str, net: &Nodes, mtu: u16) -> Behind {
+        let namespace = Namespace::new(&format!("{name}-behind")).unwrap();
+        let run = |namespace: &Namespace, line: &str| {
+            let mut words = line.split(' ');
+            let done = namespace
+                .command(words.next().unwrap())
+                .args(words)
+                .output()
+                .unwrap();
+            assert!(done.status.success(), "{line}: {done:?}");
+        };
+        let router = &net.server;
+        run(
+            router,
+            &format!("ip link add b0 type veth peer name b1 netns {}", namespace.name()),
+        );
+        for (node, device, address) in [
+            (router, "b0", "198.18.3.1/24"),
+            (&namespace, "b1", "198.18.3.2/24"),
+        ] {
+            run(node, &format!("ip addr add {address} dev {device}"));
+            run(node, &format!("ip link set {device} up"));
+        }
+        run(router, &format!("ip link set b0 mtu {mtu}"));
+        run(router, "sysctl -q -w net.ipv4.ip_forward=1");
+        run(&namespace, "ip route add default via 198.18.3.1");
+        run(
+            &net.forwarder,
+            &format!("ip route add 198.18.3.0/24 via {}", net.server_addr),
+        );
+        let listener = namespace
+            .run(|| TcpListener::bind("198.18.3.2:7000"))
+            .unwrap()
+            .unwrap();
+        Behind {
+            listener,
+            _namespace: namespace,
+        }
+    }
+
+    fn connect(&self, client: &Namespace) -> Pair {
+        let pair = Pair::connect(client, self.listener.local_addr().unwrap(), &self.listener);
+        let (client, server) = (&pair.client.stream, &pair.server.stream);
+        assert_eq!(client.local_addr().unwrap(), server.peer_addr().unwrap());
+        pair
+    }
+}
+
 /// Two nodes on one path take a connection over, each for itself; one of them is stopped while the other one carries.
 #[test]
 fn two_nodes_on_one_path_work_side_by_side() {
     let near = Node::new(long_path("acc-two"), &[]);
-    // The second node is the server's namespace, with the server in a namespace behind it.
-    let behind = longsplice_lab::Namespace::new("acc-two-behind").unwrap();
-    let ip = |namespace: &longsplice_lab::Namespace, words: &str| {
-        let done = namespace.command("ip").args(words.split(' ')).output().unwrap();
-        assert!(done.status.success(), "ip {words}: {done:?}");
-    };
+    let behind = Behind::new("acc-two", &near.net, 1500);
     let far = &near.net.server;
-    ip(
-        far,
-        &format!("link add b0 type veth peer name b1 netns {}", behind.name()),
-    );
-    for (namespace, device, address) in [(far, "b0", "198.18.3.1/24"), (&behind, "b1", "198.18.3.2/24")] {
-        ip(namespace, &format!("addr add {address} dev {device}"));
-        ip(namespace, &format!("link set {device} up"));
-    }
-    ip(&behind, "route add default via 198.18.3.1");
-    ip(
-        &near.net.forwarder,
-        &format!("route add 198.18.3.0/24 via {}", near.net.server_addr),
-    );
-    let forwarding = "net.ipv4.ip_forward=1";
-    let status = far
-        .command("sysctl")
-        .args(["-q", "-w", forwarding])
-        .output()
-        .unwrap();
-    assert!(status.status.success());
     let mut second = Daemon::new(&[
         "accelerate",
         "--inside",
@@ -233,15 +266,7 @@ fn two_nodes_on_one_path_work_side_by_side() {
         "1ms",
     ]);
     second.start(far);
-    let listener = behind
-        .run(|| TcpListener::bind("198.18.3.2:7000"))
-        .unwrap()
-        .unwrap();
-    let mut pair = Pair::connect(&near.net.client, listener.local_addr().unwrap(), &listener);
-    assert_eq!(
-        pair.client.stream.local_addr().unwrap(),
-        pair.server.stream.peer_addr().unwrap()
-    );
+    let mut pair = behind.connect(&near.net.client);
     pair.exchange(2 << 20);
     for daemon in [&near.daemon, &second] {
         assert_eq!(totals(&daemon.status()).0, 1);
@@ -250,11 +275,23 @@ fn two_nodes_on_one_path_work_side_by_side() {
     assert_eq!(second.join(), Some(0));
     pair.exchange(2 << 20);
     second.start(far);
-    let mut next = Pair::connect(&near.net.client, listener.local_addr().unwrap(), &listener);
+    let mut next = behind.connect(&near.net.client);
     for pair in [&mut pair, &mut next] {
         pair.exchange(1 << 20);
         pair.close();
     }
+}
+
+/// A router behind the node tells the client, in whose name the node sends, that packets are too long.
+#[test]
+fn errors_about_a_taken_over_leg_reach_the_node() {
+    let node = Node::new(long_path("acc-icmp"), &[]);
+    let behind = Behind::new("acc-icmp", &node.net, 1300);
+    let mut pair = behind.connect(&node.net.client);
+    // The way back stays short: a veth device drops what is longer than its peer's MTU.
+    pair.exchange_unevenly(1 << 20, 1_000);
+    assert_eq!(totals(&node.daemon.status()), (1, 0));
+    pair.close();
 }
 
 #[test]
