@@ -77,7 +77,7 @@ impl Passage {
     }
 
     /// Returns the passage at a moment at which no SYN on a live flow may provoke a challenge: too many came
-    /// (`challenge.h`).
+    /// (`admit.h`).
     #[must_use]
     pub fn unchallenged(self) -> Passage {
         Passage {

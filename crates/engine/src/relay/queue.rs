@@ -132,7 +132,7 @@ fn rate_of(bytes: u64, time: Duration) -> u64 {
 
 /// Returns the bytes that pass in this time at a rate in bytes per second.
 fn bytes_in(rate: u64, time: Duration) -> u64 {
-    u64::try_from(u128::from(rate) * time.as_micros() / 1_000_000).unwrap_or(u64::MAX)
+    u64::try_from(u128::from(rate).saturating_mul(time.as_micros()) / 1_000_000).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -121,6 +121,7 @@ pub enum Admission {
 
 /// Result of a segment that completes a handshake.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "made once, and taken apart at once")]
 pub enum Taken {
     /// Both legs are connected.
     Opened(Opened),
