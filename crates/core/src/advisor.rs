@@ -60,6 +60,9 @@ pub struct Thresholds {
     /// Share of its present rate that a sender must be able to keep, in percent. A sender on the long leg, which measured
     /// 88 to 95 of 95 Mbit/s, is predicted at 80.
     pub enough_percent: u64,
+    /// True if a pair over two long legs waits while little passes: it may carry a stream later, and would not be relayed
+    /// again for that.
+    pub keeps_idle: bool,
 }
 
 impl Thresholds {
@@ -70,6 +73,7 @@ impl Thresholds {
             short_path: Duration::from_millis(5),
             negligible_percent: 800,
             enough_percent: 75,
+            keeps_idle: false,
         }
     }
 
@@ -83,6 +87,7 @@ impl Thresholds {
             // A path is longer than its longer leg by 1 / ratio: with one round trip for two that is the largest gain.
             negligible_percent: 100 * 100 / (gain - 100),
             enough_percent: 100 * 100 / u64::from(gain),
+            keeps_idle: true,
         }
     }
 }
@@ -173,6 +178,10 @@ pub fn advise(
         thresholds.is_negligible(client, server) || thresholds.is_negligible(server, client);
     if !has_negligible_leg && too_young(path, age, bytes) {
         return wait(RelayReason::AdvisedWait, 2, 50);
+    }
+    let is_idle = !upward.is_bulk() && !downward.is_bulk();
+    if thresholds.keeps_idle && is_idle && !has_negligible_leg {
+        return wait(RelayReason::AdvisedWait, 0, 1_000);
     }
     if upward.keeps_its_rate() && downward.keeps_its_rate() {
         Advice::Splice

@@ -14,6 +14,7 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use crate::{
+    accelerator::Accelerator,
     access_log::{AccessLog, End},
     admin::{Admin, ClaimError, Places, claim, server},
     config::{Config, ListenerConfig, Protocol},
@@ -79,7 +80,6 @@ pub async fn run(config: Config, load: Option<Load>) -> Result<Outcome, StartErr
     let _stop = stopping.clone().drop_guard();
     let shared = Shared::new(splicer.clone(), AccessLog::default(), stopping.clone());
     shared.memory.configure(config.memory);
-    tokio::spawn(tend_memory(Arc::downgrade(&shared)));
     measure_splices(&config, &shared).await;
     let shutdown = config.shutdown;
     let mut in_force = match InForce::start(config, bound, shared).await {
@@ -90,6 +90,10 @@ pub async fn run(config: Config, load: Option<Load>) -> Result<Outcome, StartErr
             return Err(error.into());
         }
     };
+    tokio::spawn(tend_memory(
+        Arc::downgrade(in_force.shared()),
+        in_force.accelerator.as_ref().map(Arc::downgrade),
+    ));
     let (reload, mut reloads) = mpsc::channel(WAITING_RELOADS);
     let admin = Admin {
         instance: in_force.config.instance.clone(),
@@ -152,13 +156,20 @@ async fn serve_until_stopped(
 }
 
 /// Takes measures against a lack of memory until the daemon is gone.
-async fn tend_memory(shared: Weak<Shared>) {
+async fn tend_memory(shared: Weak<Shared>, accelerator: Option<Weak<Accelerator>>) {
     loop {
         tokio::time::sleep(memory::PERIOD).await;
         let Some(shared) = shared.upgrade() else { return };
         let open = shared.tracker.count();
         let measures = shared.memory.measures(open);
         shared.splicer.set_memory_pressure(measures.detach);
+        if let Some(accelerator) = accelerator
+            .as_ref()
+            .and_then(Weak::upgrade)
+            .filter(|_| measures.detach)
+        {
+            accelerator.relieve();
+        }
         if let Some(most) = measures.shed {
             let ended = shared.tracker.end_newest(most, End::Memory);
             shared.memory.note_shed(ended, open);

@@ -2,9 +2,10 @@
 //! control loops are better than one, released where they are not, and never changed for their ends.
 
 use std::{
+    env,
     io::{self, ErrorKind, Read},
-    net::TcpListener,
-    net::TcpStream,
+    net::{IpAddr, SocketAddr, TcpListener, TcpStream},
+    sync::atomic::{AtomicBool, Ordering},
     thread,
     time::Duration,
 };
@@ -12,6 +13,8 @@ use std::{
 use longsplice_lab::{
     ConnectionSpec, Emulated, Family, Namespace, Traffic, TrafficServer, TrafficSpec, topology::Nodes,
 };
+use socket2::{Domain, Socket, Type};
+
 use longsplice_tests::{
     Daemon, Pair, SOON, Status, assert_all_ok, capture, emulated, library::target, rng, three,
 };
@@ -136,9 +139,9 @@ fn a_client_may_be_answered_early() {
     for _ in 0..3 {
         let mut pair = node.connect();
         pair.exchange(1 << 20);
-        node.daemon.wait_state(pair.client_port(), &["relay"]);
         pair.close();
     }
+    assert_eq!(totals(&node.daemon.status()), (3, 0));
     let nowhere = (node.net.server_addr, 7001).into();
     let connected = node.net.client.run(|| TcpStream::connect_timeout(&nowhere, SOON));
     assert_eq!(end_of(connected.unwrap()), ErrorKind::ConnectionReset);
@@ -292,6 +295,88 @@ fn errors_about_a_taken_over_leg_reach_the_node() {
     pair.exchange_unevenly(1 << 20, 1_000);
     assert_eq!(totals(&node.daemon.status()), (1, 0));
     pair.close();
+}
+
+/// Connections are released and taken over again by command, in mid-transfer.
+#[test]
+fn busy_connections_are_released_and_taken_over_again_and_again() {
+    let cycles = env::var("LONGSPLICE_CYCLES").map_or(6, |s| s.parse().unwrap());
+    let node = Node::new(long_path("acc-cycles"), &[]);
+    let mut pairs: Vec<_> = (0..4).map(|_| node.connect()).collect();
+    let ports: Vec<_> = pairs.iter().map(Pair::client_port).collect();
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let busy: Vec<_> = pairs
+            .iter_mut()
+            .map(|pair| {
+                scope.spawn(|| {
+                    while !done.load(Ordering::Relaxed) {
+                        pair.exchange(1 << 20);
+                    }
+                    pair.close();
+                })
+            })
+            .collect();
+        for cycle in 0..cycles {
+            let port = ports[cycle % ports.len()];
+            let flow = node
+                .daemon
+                .wait_flow("the connection", |f| f.client.peer.port() == port);
+            node.daemon.splice(flow.id).unwrap();
+            node.daemon.wait_state(port, &["dormant", "detached"]);
+            node.daemon.unsplice(flow.id).unwrap();
+            node.daemon.wait_state(port, &["relay", "undraining"]);
+        }
+        done.store(true, Ordering::Relaxed);
+        for busy in busy {
+            busy.join().unwrap();
+        }
+    });
+    let (taken, released) = totals(&node.daemon.status());
+    assert!(
+        taken >= 4 + cycles as u64 && released >= cycles as u64,
+        "{taken} {released}"
+    );
+}
+
+/// When there is no room, a customer of an earlier class takes that of another connection, which is released.
+#[test]
+fn an_earlier_class_finds_room() {
+    let net = long_path("acc-class");
+    let mut node = Node::new(net, &["--max-connections", "1", "--prefer", "198.18.1.1/32"]);
+    let second = "198.18.1.9".parse().unwrap();
+    let added = node
+        .net
+        .client
+        .command("ip")
+        .args(["addr", "add", "198.18.1.9/24", "dev", "c0"])
+        .output();
+    assert!(added.unwrap().status.success());
+    let from = |address: IpAddr| {
+        let target = node.listener.local_addr().unwrap();
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.bind(&SocketAddr::from((address, 0)).into()).unwrap();
+        socket.connect(&target.into()).unwrap();
+        Pair::accept(socket.into(), &node.listener)
+    };
+    let mut other = node.net.client.run(|| from(second)).unwrap();
+    other.exchange(100_000);
+    let mut preferred = node.net.client.run(|| from(node.net.client_addr)).unwrap();
+    preferred.exchange(100_000);
+    node.daemon
+        .wait_state(other.client_port(), &["dormant", "detached"]);
+    let mut third = node.net.client.run(|| from(second)).unwrap();
+    third.exchange(100_000);
+    let status = node.wait_status("one passed through", |s| {
+        s.accelerator.as_ref().unwrap().passed_through_total["limit"] == 1
+    });
+    assert_eq!(totals(&status), (2, 1));
+    for pair in [&mut other, &mut preferred, &mut third] {
+        pair.exchange(100_000);
+        pair.close();
+    }
+    node.daemon.terminate();
+    node.daemon.join();
 }
 
 #[test]

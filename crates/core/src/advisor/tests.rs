@@ -233,6 +233,35 @@ fn a_leg_in_recovery_is_waited_for_a_few_round_trips() {
 }
 
 #[test]
+fn an_accelerator_keeps_what_gains_and_what_may_gain() {
+    let judged = |gain, a: LegSample, b: LegSample| {
+        let thresholds = Thresholds::for_gain(ms(10), gain);
+        reason(advise(&thresholds, &a, &b, ms(30_000), 100 << 20))
+    };
+    for (name, a, b, expected) in [
+        ("a short path", sending(ms(4), 95), leg(ms(5)), None),
+        ("a leg beside the node", sending(ms(1), 95), leg(ms(80)), None),
+        (
+            "two long legs, and a stream",
+            sending(ms(20), 95),
+            leg(ms(20)),
+            Some(RelayReason::AdvisedThroughput),
+        ),
+        (
+            "two long legs, and nothing to carry yet",
+            leg(ms(20)),
+            leg(ms(20)),
+            Some(RelayReason::AdvisedWait),
+        ),
+    ] {
+        assert_eq!(judged(115, a, b), expected, "{name}");
+    }
+    // 20 ms beside 80 can gain a quarter at most.
+    assert_eq!(judged(130, leg(ms(20)), leg(ms(80))), None);
+    assert!(judged(120, leg(ms(20)), leg(ms(80))).is_some());
+}
+
+#[test]
 fn too_little_is_known_at_first() {
     let unmeasured = LegSample {
         rtt: Duration::ZERO,

@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     net::IpAddr,
-    sync::atomic::Ordering,
+    sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
 
@@ -64,7 +64,7 @@ impl Interfaces {
 
 impl Accelerator {
     /// Decides on a connection, as far as a segment of its handshake shows; counts the reason if it is passed through.
-    pub(super) fn admission(&self, step: &Step) -> Admission {
+    pub(super) fn admission(self: &Arc<Self>, step: &Step) -> Admission {
         if let Some(reason) = self.objection(step) {
             self.counts.passed_through(reason);
             tracing::debug!(client = %step.client, server = %step.server, reason = reason.as_str(), "passed through");
@@ -81,7 +81,7 @@ impl Accelerator {
         }
     }
 
-    fn objection(&self, step: &Step) -> Option<PassReason> {
+    fn objection(self: &Arc<Self>, step: &Step) -> Option<PassReason> {
         let is_own = |address: IpAddr| is_local(address);
         if self.closing.load(Ordering::Relaxed) {
             return Some(PassReason::Shutdown);
@@ -94,7 +94,11 @@ impl Accelerator {
                 return Some(PassReason::OwnAddress);
             }
             let open = self.carried.lock().len();
-            if open >= self.config.max_connections as usize {
+            let most = self.config.max_connections as usize;
+            // A released connection counts until its old bytes are delivered: leave some room for that.
+            let is_full =
+                open >= most && (open >= most + most.div_ceil(8) || !self.make_room(self.class_of(step)));
+            if is_full {
                 return Some(PassReason::Limit);
             }
             let held = open + self.shared.tracker.count();

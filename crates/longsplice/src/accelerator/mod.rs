@@ -7,6 +7,7 @@
 
 mod admission;
 mod counts;
+mod release;
 
 use std::{
     collections::HashMap,
@@ -20,21 +21,19 @@ use std::{
 };
 
 use longsplice_engine::{
-    Acceleration, Ended, FlowHandle, Pair, PerSide, RequestError, Returned, Splicer, Trap, Until,
+    Acceleration, Ended, FlowHandle, Pair, PerSide, Returned, Splicer, Trap, Until,
     handshake::{EarlyClient, Handshakes, KnownServers, Opened, Step, StepAnswer, Taken},
     policy::SplicePolicy,
     rules::{RulePacket, RulePackets, RulesError},
 };
 use longsplice_repair::options;
 use parking_lot::Mutex;
-use tokio::{
-    task::JoinSet,
-    time::{Instant, sleep_until},
-};
+use tokio::time::Instant;
 
 use self::{
     admission::{Interfaces, Place},
     counts::Counts,
+    release::Carried,
 };
 use crate::{
     config::{AccelerateConfig, idle_policy},
@@ -46,9 +45,6 @@ pub use counts::{AcceleratorStatus, PassReason};
 /// Longest time for a server to answer whose client was answered early.
 const EARLY_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Time between two attempts to release a connection.
-const AGAIN: Duration = Duration::from_millis(50);
-
 /// The running accelerator.
 #[derive(Debug)]
 pub struct Accelerator {
@@ -57,10 +53,12 @@ pub struct Accelerator {
     interfaces: Interfaces,
     counts: Counts,
     /// Taken-over connections that a task carries.
-    carried: Mutex<HashMap<u64, FlowHandle>>,
+    carried: Mutex<HashMap<u64, Carried>>,
     next: AtomicU64,
     /// True while the daemon shuts down: no further connection is taken over.
     closing: AtomicBool,
+    /// True while connections are released because memory runs short.
+    relieving: AtomicBool,
 }
 
 impl Accelerator {
@@ -82,6 +80,7 @@ impl Accelerator {
             carried: Mutex::default(),
             next: AtomicU64::new(0),
             closing: AtomicBool::new(false),
+            relieving: AtomicBool::new(false),
         });
         tokio::spawn(Arc::clone(&accelerator).read(packets));
         Ok(accelerator)
@@ -168,7 +167,8 @@ impl Accelerator {
             }
         }
         let round_trip = step.answer.and_then(|answer| answer.round_trip);
-        self.carry(pair, PerSide::new(None, round_trip)).await;
+        let class = self.class_of(&step);
+        self.carry(pair, PerSide::new(None, round_trip), class).await;
     }
 
     fn set_congestion(&self, socket: impl AsFd, is_inside: bool) -> io::Result<()> {
@@ -187,14 +187,19 @@ impl Accelerator {
         self.counts.taken_over();
         let pair = Pair::from(returned).with_splice(SplicePolicy::Never);
         let accelerator = Arc::clone(self);
-        tokio::spawn(async move { accelerator.carry(pair, PerSide::both(None)).await });
+        tokio::spawn(async move { accelerator.carry(pair, PerSide::both(None), usize::MAX).await });
     }
 
     /// Relays a connection until it ends or is released.
-    async fn carry(&self, pair: Pair, round_trips: PerSide<Option<Duration>>) {
+    async fn carry(&self, pair: Pair, round_trips: PerSide<Option<Duration>>, class: usize) {
         let handle = FlowHandle::default();
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        self.carried.lock().insert(number, handle.clone());
+        let carried = Carried {
+            handle: handle.clone(),
+            class,
+            is_releasing: false,
+        };
+        self.carried.lock().insert(number, carried);
         let mut pair = pair
             .with_idle(idle_policy(None, None))
             .with_acceleration(Acceleration {
@@ -234,33 +239,5 @@ impl Accelerator {
             }
         }
         self.carried.lock().remove(&number);
-    }
-
-    /// Takes no connection over any more, and releases all that it has, busy ones too, for at most `time`. Returns the
-    /// number of connections that it still carries.
-    pub(crate) async fn close(&self, time: Duration) -> usize {
-        self.closing.store(true, Ordering::Relaxed);
-        let until = Instant::now() + time;
-        loop {
-            let flows: Vec<_> = self.carried.lock().values().filter_map(FlowHandle::id).collect();
-            let mut asked = JoinSet::new();
-            for id in flows {
-                let splicer = self.splicer().clone();
-                asked.spawn(async move { splicer.request_splice(id).await });
-            }
-            let answers = tokio::select! {
-                answers = asked.join_all() => answers,
-                () = sleep_until(until) => return self.carried.lock().len(),
-            };
-            // A pair that may never be spliced would answer so at each attempt: the time ends that.
-            let waiting = answers
-                .iter()
-                .filter(|answer| matches!(answer, Err(RequestError::StaysRelayed(..))))
-                .count();
-            if waiting == 0 || Instant::now() >= until {
-                return waiting;
-            }
-            sleep_until(until.min(Instant::now() + AGAIN)).await;
-        }
     }
 }

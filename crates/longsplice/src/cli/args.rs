@@ -288,6 +288,9 @@ pub struct Accelerate {
     /// Leave connections from and to this network alone; can be given again
     #[arg(long, value_name = "NETWORK")]
     pub except: Vec<Network>,
+    /// Customers that are served first when there is no room for all; can be given again
+    #[arg(long, value_name = "NETWORK")]
+    pub prefer: Vec<Network>,
     /// Release connections whose round trip, both legs together, is not longer than this [default: 10ms]
     #[arg(long, value_name = "DURATION")]
     pub min_rtt: Option<Period>,

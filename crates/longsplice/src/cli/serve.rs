@@ -11,8 +11,9 @@ use super::{
 };
 use crate::{
     config::{
-        self, AccelerateConfig, Config, DEFAULT_CONNECT_TIMEOUT, DEFAULT_SHUTDOWN_TIMEOUT, HttpConfig,
-        ListenerConfig, LogConfig, LogFormat, LogLevel, OnFull, OnReload, Period, Protocol, rules,
+        self, AccelerateClass, AccelerateConfig, Config, DEFAULT_CONNECT_TIMEOUT, DEFAULT_SHUTDOWN_TIMEOUT,
+        HttpConfig, ListenerConfig, LogConfig, LogFormat, LogLevel, OnFull, OnReload, Period, Protocol,
+        rules,
     },
     daemon::{self, Outcome},
     logging,
@@ -157,6 +158,13 @@ fn accelerate_config(args: Accelerate, common: &Common) -> Result<Config, String
         queue: args.queue.map_or(default.queue, |p| p.0),
         max_connections: args.max_connections.unwrap_or(default.max_connections),
         early_accept: args.early_accept,
+        classes: match args.prefer.is_empty() {
+            true => Vec::new(),
+            false => vec![AccelerateClass {
+                name: "preferred".to_owned(),
+                networks: args.prefer,
+            }],
+        },
         ..default
     };
     let names = [&accelerate.inside_congestion, &accelerate.outside_congestion];

@@ -56,6 +56,26 @@ pub struct AccelerateConfig {
     pub max_connections: u32,
     /// Connections whose client is answered before the server.
     pub early_accept: EarlyAccept,
+    /// Classes of customers, the first one first: when there is no room, a connection of an earlier class takes that of a
+    /// later one.
+    pub classes: Vec<AccelerateClass>,
+}
+
+/// A class of customers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AccelerateClass {
+    /// Name of the class.
+    pub name: String,
+    /// Networks of its customers: of either end of a connection.
+    pub networks: Vec<Network>,
+}
+
+/// A class as written in the file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawClass {
+    name: Spanned<String>,
+    networks: Spanned<OneOrMany<Network>>,
 }
 
 /// Selects the connections whose SYN is answered before the server has answered (paper 004, algorithm 1). A short
@@ -89,6 +109,8 @@ pub(super) struct Raw {
     max_connections: Option<Spanned<i64>>,
     #[serde(default)]
     early_accept: EarlyAccept,
+    #[serde(default)]
+    class: Vec<RawClass>,
 }
 
 impl AccelerateConfig {
@@ -107,6 +129,7 @@ impl AccelerateConfig {
             queue: DEFAULT_QUEUE,
             max_connections: DEFAULT_MAX_CONNECTIONS,
             early_accept: EarlyAccept::Never,
+            classes: Vec::new(),
         }
     }
 
@@ -208,6 +231,7 @@ impl Settler<'_> {
                 1 << 20,
             ),
             early_accept: raw.early_accept,
+            classes: self.classes(raw.class),
             ..default
         };
         if let Some(complaint) = config.complaint() {
@@ -223,6 +247,31 @@ impl Settler<'_> {
             self.complain(given.span(), complaint.message, complaint.help);
         }
         Some(given.into_inner())
+    }
+
+    fn classes(&mut self, given: Vec<RawClass>) -> Vec<AccelerateClass> {
+        let mut classes: Vec<AccelerateClass> = Vec::new();
+        for class in given {
+            if classes.iter().any(|known| known.name == *class.name.get_ref()) {
+                let message = format!("there are two classes `{}`", class.name.get_ref());
+                self.complain(class.name.span(), message, "give each its own name");
+            }
+            let networks = class.networks.span();
+            let class = AccelerateClass {
+                name: class.name.into_inner(),
+                networks: list(Some(class.networks)),
+            };
+            if class.networks.is_empty() {
+                let message = format!("class `{}` has no network", class.name);
+                self.complain(
+                    networks,
+                    message,
+                    "name one, such as networks = \"198.18.1.0/24\"",
+                );
+            }
+            classes.push(class);
+        }
+        classes
     }
 
     fn gain(&mut self, given: Option<Spanned<f64>>) -> u32 {
@@ -269,7 +318,8 @@ mod tests {
     fn every_key_arrives() {
         let read = accelerate(
             "inside = \"a\"\noutside = \"b\"\ninside_congestion = \"reno\"\nto = \"198.18.0.0/15\"\nports = [\"80\", \"443\"]\n\
-             except = \"198.18.9.0/24\"\nmin_rtt = \"20ms\"\nmin_gain = 1.5\nqueue = \"50ms\"\nmax_connections = 9",
+             except = \"198.18.9.0/24\"\nmin_rtt = \"20ms\"\nmin_gain = 1.5\nqueue = \"50ms\"\nmax_connections = 9\nearly_accept = \"known\"\n\
+             [[accelerate.class]]\nname = \"gold\"\nnetworks = \"198.18.1.0/24\"",
         )
         .unwrap();
         assert_eq!((read.min_gain, read.max_connections), (150, 9));
@@ -279,6 +329,8 @@ mod tests {
         );
         assert_eq!(read.inside_congestion.as_deref(), Some("reno"));
         assert_eq!((read.to.len(), read.ports.len(), read.except.len()), (1, 2, 1));
+        assert_eq!(read.early_accept, EarlyAccept::Known);
+        assert_eq!(read.classes[0].name, "gold");
         let rules = read.rules(&["198.18.1.1".parse().unwrap()]);
         assert_eq!(rules.len(), 2 * (3 + 4));
         assert!(rules[..3].iter().all(|rule| rule.action == Action::Pass));
@@ -295,6 +347,10 @@ mod tests {
             (
                 "inside = \"a\"\noutside = \"b\"\nqueue = \"0s\"",
                 "queue is out of range",
+            ),
+            (
+                "inside = \"a\"\noutside = \"b\"\n[[accelerate.class]]\nname = \"gold\"\nnetworks = []",
+                "has no network",
             ),
             (
                 "inside = \"a\"\noutside = \"b\"\noutside_congestion = \"no such\"",

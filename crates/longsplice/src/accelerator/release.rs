@@ -1,0 +1,151 @@
+//! Releases connections: all of them at a shutdown, the least useful ones when memory runs short, and one of a lower class
+//! when a connection of a higher one finds no room.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use longsplice_engine::{FlowHandle, FlowId, FlowInfo, RequestError, handshake::Step};
+use tokio::{
+    task::JoinSet,
+    time::{Instant, sleep_until},
+};
+
+use super::Accelerator;
+
+/// Time between two attempts to release a connection.
+const AGAIN: Duration = Duration::from_millis(50);
+
+/// Divisor for the share of connections that is released at once when memory runs short; at least one is released.
+const SHARE: usize = 20;
+
+/// A taken-over connection that a task carries.
+#[derive(Debug)]
+pub(super) struct Carried {
+    pub(super) handle: FlowHandle,
+    /// Class of its ends; the first class is served first.
+    pub(super) class: usize,
+    /// True if its release was requested.
+    pub(super) is_releasing: bool,
+}
+
+impl Accelerator {
+    /// Returns the class of a connection: the first one that has an end of it. Others are behind all classes.
+    pub(super) fn class_of(&self, step: &Step) -> usize {
+        let classes = &self.config.classes;
+        let ends = [step.client.ip(), step.server.ip()];
+        let has_end = |class: &crate::config::AccelerateClass| {
+            class
+                .networks
+                .iter()
+                .any(|network| ends.iter().any(|end| network.contains(*end)))
+        };
+        classes.iter().position(has_end).unwrap_or(classes.len())
+    }
+
+    /// Makes room for a connection of a class: releases the oldest connection of the last class, if that is behind this
+    /// one. Returns false if there is none.
+    pub(super) fn make_room(self: &Arc<Self>, class: usize) -> bool {
+        let mut carried = self.carried.lock();
+        let last = carried
+            .iter_mut()
+            .filter(|(_, c)| !c.is_releasing && c.class > class && c.handle.id().is_some())
+            .max_by_key(|(number, c)| (c.class, std::cmp::Reverse(**number)));
+        let Some((_, last)) = last else { return false };
+        last.is_releasing = true;
+        let (splicer, id) = (self.splicer().clone(), last.handle.id());
+        drop(carried);
+        if let Some(id) = id {
+            tokio::spawn(async move {
+                if let Err(error) = splicer.request_splice(id).await {
+                    tracing::debug!(flow = %id, %error, "it was to make room, and stays");
+                }
+            });
+        }
+        true
+    }
+
+    /// Releases a share of the connections because memory runs short: those in which the least has passed lately.
+    /// Does nothing while an earlier call is still at it.
+    pub(crate) fn relieve(self: &Arc<Self>) {
+        if !self.relieving.swap(true, Ordering::Relaxed) {
+            let accelerator = Arc::clone(self);
+            tokio::spawn(async move {
+                accelerator.release_least_useful().await;
+                accelerator.relieving.store(false, Ordering::Relaxed);
+            });
+        }
+    }
+
+    async fn release_least_useful(&self) {
+        let carried: HashMap<FlowId, usize> = {
+            let carried = self.carried.lock();
+            let known = |c: &Carried| Some((c.handle.id()?, c.class));
+            carried.values().filter_map(known).collect()
+        };
+        if carried.is_empty() {
+            return;
+        }
+        let splicer = self.splicer().clone();
+        // Listing flows may walk over a million records.
+        let Ok(flows) = tokio::task::spawn_blocking(move || splicer.flows()).await else {
+            return;
+        };
+        let mut flows: Vec<_> = flows
+            .iter()
+            .filter_map(|flow| Some((*carried.get(&flow.id)?, flow)))
+            .collect();
+        flows.sort_by(|(class, flow), (other_class, other)| {
+            other_class
+                .cmp(class)
+                .then(usefulness(flow).total_cmp(&usefulness(other)))
+        });
+        for (_, flow) in flows.iter().take(flows.len().div_ceil(SHARE)) {
+            // One that cannot be spliced now stays; memory is asked for again soon.
+            let _ = self.splicer().request_splice(flow.id).await;
+        }
+    }
+
+    /// Takes no connection over any more, and releases all that it has, busy ones too, for at most `time`. Returns the
+    /// number of connections that it still carries.
+    pub(crate) async fn close(&self, time: Duration) -> usize {
+        self.closing.store(true, Ordering::Relaxed);
+        let until = Instant::now() + time;
+        loop {
+            let flows: Vec<_> = self
+                .carried
+                .lock()
+                .values()
+                .filter_map(|c| c.handle.id())
+                .collect();
+            let mut asked = JoinSet::new();
+            for id in flows {
+                let splicer = self.splicer().clone();
+                asked.spawn(async move { splicer.request_splice(id).await });
+            }
+            let answers = tokio::select! {
+                answers = asked.join_all() => answers,
+                () = sleep_until(until) => return self.carried.lock().len(),
+            };
+            // A pair that may never be spliced would answer so at each attempt: the time ends that.
+            let waiting = answers
+                .iter()
+                .filter(|answer| matches!(answer, Err(RequestError::StaysRelayed(..))))
+                .count();
+            if waiting == 0 || Instant::now() >= until {
+                return waiting;
+            }
+            sleep_until(until.min(Instant::now() + AGAIN)).await;
+        }
+    }
+}
+
+/// Returns how much a connection gains by being relayed, as far as its traffic shows: bytes a second over its life, and
+/// less the longer it is idle.
+fn usefulness(flow: &FlowInfo) -> f64 {
+    let bytes = flow.to_server.bytes + flow.to_client.bytes;
+    let idle = flow.idle_seconds.unwrap_or(0.0);
+    bytes as f64 / (flow.age_seconds.max(0.001) * (1.0 + idle))
+}
