@@ -246,6 +246,9 @@ pub struct Forward {
     /// How long an address of the target may take to answer [default: 5s]
     #[arg(long, value_name = "DURATION")]
     pub connect_timeout: Option<Period>,
+    /// Congestion control of the legs to the clients, such as bbr [default: the kernel's]
+    #[arg(long, value_name = "NAME")]
+    pub congestion: Option<String>,
     /// How much memory it may take before connections are refused: auto (as the control group allows), none, or a size such as
     /// 512MiB [default: auto]
     #[arg(long, value_name = "SIZE")]

@@ -196,15 +196,6 @@ impl Settler<'_> {
         config
     }
 
-    /// Checks the name of a congestion control.
-    pub(super) fn congestion(&mut self, given: Option<Spanned<String>>) -> Option<String> {
-        let given = given?;
-        if let Some(complaint) = rules::congestion(given.get_ref()) {
-            self.complain(given.span(), complaint.message, complaint.help);
-        }
-        Some(given.into_inner())
-    }
-
     fn gain(&mut self, given: Option<Spanned<f64>>) -> u32 {
         let Some(given) = given else {
             return DEFAULT_MIN_GAIN;

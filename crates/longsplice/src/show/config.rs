@@ -172,6 +172,9 @@ fn listener(out: &mut String, l: &ListenerConfig) {
             format!("open connections at a reload: {}", l.on_reload.as_str()),
         );
     }
+    if let Some(name) = &l.congestion {
+        line(out, "", format!("congestion control toward clients: {name}"));
+    }
     if l.abort_on_close {
         line(
             out,
