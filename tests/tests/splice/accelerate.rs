@@ -240,3 +240,38 @@ fn queued(net: &Nodes, client_port: u16) -> u64 {
     }
     queued
 }
+
+/// Drops what connection tracking finds invalid.
+const FIREWALL: &str = "
+table inet firewall {
+    chain in { type filter hook input priority 0
+        ct state invalid drop
+    }
+    chain out { type filter hook output priority 0
+        ct state invalid drop
+    }
+}";
+
+/// Takes a connection over behind a firewall and strict validation of sources, marks included.
+#[test]
+fn a_firewall_and_validated_sources_are_passed() {
+    let net = router("acc-wall");
+    let exempt = include_str!("../../../examples/accelerate.nft");
+    for rules in [exempt.replace("eth", "f"), FIREWALL.to_owned()] {
+        let done = net.forwarder.command("nft").args([rules]).output().unwrap();
+        assert!(done.status.success(), "{done:?}");
+    }
+    for name in ["rp_filter", "src_valid_mark"] {
+        let name = format!("net.ipv4.conf.all.{name}");
+        net.forwarder.sysctl(&name, "1").unwrap();
+    }
+    let node = Node::new(net, &[]);
+    let mut pair = node.connect();
+    pair.exchange(1 << 20);
+    let flow = node.daemon.wait_state(pair.client_port(), &["detached"]);
+    node.daemon.unsplice(flow.id).unwrap();
+    node.daemon.wait_state(pair.client_port(), &["relay"]);
+    pair.exchange(1 << 20);
+    assert_eq!(totals(&node.daemon.status()), (2, 1));
+    pair.close();
+}
