@@ -7,7 +7,7 @@ use longsplice_lab::{
     ConnectionSpec, Emulated, Family, Traffic, TrafficServer, TrafficSpec, topology::Nodes,
 };
 use longsplice_tests::{
-    Daemon, Pair, SOON, Status, assert_all_ok, capture, emulated, library::target, rng, three,
+    Config, Daemon, Pair, SOON, Status, assert_all_ok, capture, curl, emulated, library::target, rng, three,
 };
 
 /// Node of an accelerator: its daemon, and a server behind it.
@@ -23,6 +23,10 @@ impl<N: std::ops::Deref<Target = Nodes>> Node<N> {
     fn new(net: N, more: &[&str]) -> Node<N> {
         let mut daemon = Daemon::new(&["accelerate", "--inside", "f0", "--outside", "f1"]);
         daemon.add_args(more);
+        Node::with(net, daemon)
+    }
+
+    fn with(net: N, mut daemon: Daemon) -> Node<N> {
         daemon.start(&net.forwarder);
         Node {
             daemon,
@@ -273,5 +277,30 @@ fn a_firewall_and_validated_sources_are_passed() {
     node.daemon.wait_state(pair.client_port(), &["relay"]);
     pair.exchange(1 << 20);
     assert_eq!(totals(&node.daemon.status()), (2, 1));
+    pair.close();
+}
+
+/// Writes its counters into the metrics; `[accelerate]` in a file does what the command does.
+#[test]
+fn its_counters_are_metrics() {
+    let config = Config::new()
+        .set("[accelerate]\ninside = \"f0\"\noutside = \"f1\"")
+        .set("[metrics]\nlisten = \"127.0.0.1:9090\"");
+    let node = Node::with(router("acc-metrics"), Daemon::of(&config));
+    let mut pair = node.connect();
+    pair.exchange(1 << 20);
+    node.daemon.wait_state(pair.client_port(), &["detached"]);
+    node.wait_status("the release", |s| totals(s) == (1, 1));
+    let out = curl(&node.net.forwarder, &["-f", "http://127.0.0.1:9090/metrics"]);
+    let text = String::from_utf8_lossy(&out);
+    for sample in [
+        "taken_over_total 1",
+        "released_total 1",
+        "passed_through_total{reason=\"options\"} 0",
+    ] {
+        let line = format!("longsplice_accelerator_{sample}");
+        assert!(text.lines().any(|l| l == line), "{line} in {text}");
+    }
+    assert!(text.contains("\nlongsplice_accelerator_open "), "{text}");
     pair.close();
 }
