@@ -171,6 +171,17 @@ fn a_killed_daemon_leaves_released_connections_and_no_routing() {
     assert!(!rules.contains("4c0"), "{rules}");
 }
 
+#[test]
+fn a_killed_daemon_resets_what_was_taken_over() {
+    let mut node = Node::new(long_path("acc-cut"), &[]);
+    let mut pair = node.connect();
+    pair.exchange(1 << 20);
+    assert_eq!(totals(&node.daemon.status()), (1, 0));
+    node.daemon.kill();
+    pair.client.expect_reset(SOON);
+    pair.server.expect_reset(SOON);
+}
+
 /// Every connection completes with the right content, though each link loses 5 % in each direction.
 #[test]
 fn connections_complete_over_lossy_links() {
