@@ -12,6 +12,7 @@ pub mod cli;
 pub mod client;
 pub mod config;
 pub mod config_status;
+mod congestion;
 pub mod daemon;
 pub mod doctor;
 pub mod http;

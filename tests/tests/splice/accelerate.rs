@@ -16,7 +16,7 @@ use longsplice_lab::{
 use socket2::{Domain, Socket, Type};
 
 use longsplice_tests::{
-    Daemon, Pair, SOON, Status, assert_all_ok, capture, emulated, library::target, rng, three,
+    Config, Daemon, Pair, SOON, Status, assert_all_ok, capture, curl, emulated, library::target, rng, three,
 };
 
 /// Node of an accelerator: its daemon, and a server behind it.
@@ -32,6 +32,10 @@ impl<N: std::ops::Deref<Target = Nodes>> Node<N> {
     fn new(net: N, more: &[&str]) -> Node<N> {
         let mut daemon = Daemon::new(&["accelerate", "--inside", "f0", "--outside", "f1"]);
         daemon.add_args(more);
+        Node::with(net, daemon)
+    }
+
+    fn with(net: N, mut daemon: Daemon) -> Node<N> {
         daemon.start(&net.forwarder);
         Node {
             daemon,
@@ -83,10 +87,21 @@ fn a_bulk_stream_over_two_long_legs_stays_taken_over() {
         let link = || "rtt20".parse().unwrap();
         let node = Node::new(Emulated::of(family, "acc-long", link(), link()).unwrap(), &[]);
         let mut pair = node.connect();
-        pair.exchange(4 << 20);
-        let flow = node.daemon.wait_state(pair.client_port(), &["relay"]);
-        assert_eq!(totals(&node.daemon.status()), (1, 0), "{flow:?}");
-        pair.close();
+        let mut seen = Vec::new();
+        thread::scope(|scope| {
+            let busy = scope.spawn(|| {
+                pair.exchange(16 << 20);
+                pair.close();
+            });
+            while !busy.is_finished() {
+                thread::sleep(Duration::from_millis(50));
+                seen.push(totals(&node.daemon.status()));
+            }
+        });
+        // A stream at its end is not bulk any more, and may be released.
+        let bulk = &seen[..seen.len().saturating_sub(10)];
+        assert!(bulk.len() > 10, "{seen:?}");
+        assert!(bulk.iter().all(|totals| *totals == (1, 0)), "{seen:?}");
         node.wait_status("the end", |s| s.accelerator.as_ref().unwrap().open == 0);
     }
 }
@@ -423,6 +438,17 @@ fn a_killed_daemon_leaves_released_connections_and_no_routing() {
     assert!(!rules.contains("4c0"), "{rules}");
 }
 
+#[test]
+fn a_killed_daemon_resets_what_was_taken_over() {
+    let mut node = Node::new(long_path("acc-cut"), &[]);
+    let mut pair = node.connect();
+    pair.exchange(1 << 20);
+    assert_eq!(totals(&node.daemon.status()), (1, 0));
+    node.daemon.kill();
+    pair.client.expect_reset(SOON);
+    pair.server.expect_reset(SOON);
+}
+
 /// Every connection completes with the right content, though each link loses 5 % in each direction.
 #[test]
 fn connections_complete_over_lossy_links() {
@@ -495,4 +521,64 @@ fn queued(net: &Nodes, client_port: u16) -> u64 {
         }
     }
     queued
+}
+
+/// Drops what connection tracking finds invalid.
+const FIREWALL: &str = "
+table inet firewall {
+    chain in { type filter hook input priority 0
+        ct state invalid drop
+    }
+    chain out { type filter hook output priority 0
+        ct state invalid drop
+    }
+}";
+
+/// Takes a connection over behind a firewall and strict validation of sources, marks included.
+#[test]
+fn a_firewall_and_validated_sources_are_passed() {
+    let net = router("acc-wall");
+    let exempt = include_str!("../../../examples/accelerate.nft");
+    for rules in [exempt.replace("eth", "f"), FIREWALL.to_owned()] {
+        let done = net.forwarder.command("nft").args([rules]).output().unwrap();
+        assert!(done.status.success(), "{done:?}");
+    }
+    for name in ["rp_filter", "src_valid_mark"] {
+        let name = format!("net.ipv4.conf.all.{name}");
+        net.forwarder.sysctl(&name, "1").unwrap();
+    }
+    let node = Node::new(net, &[]);
+    let mut pair = node.connect();
+    pair.exchange(1 << 20);
+    let flow = node.daemon.wait_state(pair.client_port(), &["detached"]);
+    node.daemon.unsplice(flow.id).unwrap();
+    node.daemon.wait_state(pair.client_port(), &["relay"]);
+    pair.exchange(1 << 20);
+    assert_eq!(totals(&node.daemon.status()), (2, 1));
+    pair.close();
+}
+
+/// Writes its counters into the metrics; `[accelerate]` in a file does what the command does.
+#[test]
+fn its_counters_are_metrics() {
+    let config = Config::new()
+        .set("[accelerate]\ninside = \"f0\"\noutside = \"f1\"")
+        .set("[metrics]\nlisten = \"127.0.0.1:9090\"");
+    let node = Node::with(router("acc-metrics"), Daemon::of(&config));
+    let mut pair = node.connect();
+    pair.exchange(1 << 20);
+    node.daemon.wait_state(pair.client_port(), &["detached"]);
+    node.wait_status("the release", |s| totals(s) == (1, 1));
+    let out = curl(&node.net.forwarder, &["-f", "http://127.0.0.1:9090/metrics"]);
+    let text = String::from_utf8_lossy(&out);
+    for sample in [
+        "taken_over_total 1",
+        "released_total 1",
+        "passed_through_total{reason=\"options\"} 0",
+    ] {
+        let line = format!("longsplice_accelerator_{sample}");
+        assert!(text.lines().any(|l| l == line), "{line} in {text}");
+    }
+    assert!(text.contains("\nlongsplice_accelerator_open "), "{text}");
+    pair.close();
 }

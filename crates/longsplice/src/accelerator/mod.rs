@@ -26,7 +26,6 @@ use longsplice_engine::{
     policy::SplicePolicy,
     rules::{RulePacket, RulePackets, RulesError},
 };
-use longsplice_repair::options;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
@@ -37,6 +36,7 @@ use self::{
 };
 use crate::{
     config::{AccelerateConfig, idle_policy},
+    congestion,
     listener::Shared,
 };
 
@@ -161,9 +161,8 @@ impl Accelerator {
             (&pair.client, client == Some(Place::Inside)),
             (&pair.server, client == Some(Place::Outside)),
         ] {
-            if let Err(error) = self.set_congestion(socket, is_inside) {
+            if self.set_congestion(socket, is_inside).is_err() {
                 self.counts.note_congestion_failure();
-                tracing::debug!(client = %step.client, %error, "the kernel's congestion control stays");
             }
         }
         let round_trip = step.answer.and_then(|answer| answer.round_trip);
@@ -176,10 +175,7 @@ impl Accelerator {
             true => &self.config.inside_congestion,
             false => &self.config.outside_congestion,
         };
-        match name {
-            Some(name) => Ok(options::set_congestion_control(socket, name)?),
-            None => Ok(()),
-        }
+        congestion::set(socket, name.as_deref())
     }
 
     /// Takes a released connection over again, by command; it stays so until a splice is requested.

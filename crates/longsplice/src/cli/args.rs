@@ -118,7 +118,10 @@ Example: longsplice rules load /etc/longsplice-rules.toml
         ask: Ask,
     },
     /// Say what this machine can do, what is missing, and how to mend it
-    #[command(after_help = "Example: longsplice doctor\nExit code 1 if this machine cannot splice.")]
+    #[command(after_help = "\
+Example: longsplice doctor
+         longsplice doctor --accelerate
+Exit code 1 if this machine cannot splice (with --accelerate: not accelerate).")]
     Doctor(Doctor),
     /// Splice a relayed connection now, whatever its policy
     #[command(after_help = "Example: longsplice splice 17     (`longsplice flows` shows the numbers)")]
@@ -246,6 +249,9 @@ pub struct Forward {
     /// How long an address of the target may take to answer [default: 5s]
     #[arg(long, value_name = "DURATION")]
     pub connect_timeout: Option<Period>,
+    /// Congestion control of the legs to the clients, such as bbr [default: the kernel's]
+    #[arg(long, value_name = "NAME")]
+    pub congestion: Option<String>,
     /// How much memory it may take before connections are refused: auto (as the control group allows), none, or a size such as
     /// 512MiB [default: auto]
     #[arg(long, value_name = "SIZE")]
@@ -382,6 +388,9 @@ pub struct Doctor {
     /// For programs
     #[arg(long)]
     pub json: bool,
+    /// Examine what a transparent accelerator needs, too
+    #[arg(long)]
+    pub accelerate: bool,
     /// The source ports that are to be used, to be compared with the kernel's
     #[arg(long, value_name = "LO-HI")]
     pub source_ports: Option<PortRange>,

@@ -32,16 +32,22 @@ pub(super) fn check(args: &args::Check) -> Result<ExitCode, Failure> {
 }
 
 pub(super) fn doctor(args: &args::Doctor) -> Result<ExitCode, Failure> {
-    let report = doctor::examine(&doctor::Machine::here(args.source_ports));
+    let machine = doctor::Machine::here(args.source_ports);
+    let report = match args.accelerate {
+        true => doctor::examine_accelerator(&machine),
+        false => doctor::examine(&machine),
+    };
     let text = if args.json {
         serde_json::to_string_pretty(&report).map_err(Failure::runtime)? + "\n"
     } else {
         report.to_string()
     };
     print(&text)?;
-    Ok(if report.splice_available {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(
+        if report.accelerate_available.unwrap_or(report.splice_available) {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::FAILURE
+        },
+    )
 }

@@ -91,6 +91,9 @@ fn forward_config(args: Forward, common: &Common) -> Result<Config, String> {
             return Err(format!("--xdp: {message}\n{help}"));
         }
     }
+    if let Some(rules::Complaint { message, help }) = args.congestion.as_deref().and_then(rules::congestion) {
+        return Err(format!("--congestion: {message}\n{help}"));
+    }
     Ok(Config {
         instance: common.instance.clone().unwrap_or_default(),
         admin: args.admin,
@@ -121,6 +124,7 @@ fn forward_config(args: Forward, common: &Common) -> Result<Config, String> {
             connect_timeout: args.connect_timeout.map_or(DEFAULT_CONNECT_TIMEOUT, |p| p.0),
             max_connections: None,
             on_full: OnFull::default(),
+            congestion: args.congestion,
             abort_on_close: false,
             protocol: Protocol::default(),
             upstream: None,
@@ -274,7 +278,7 @@ mod tests {
             "longsplice forward --listen :80 --listen [::]:80 --to a:1 --to b:2 --splice after=4096 --detach never \
              --unsplice data=client,after=1m --rate-limit server=1MB/s,burst=64KiB \
              --interface eth0 --interface lo --source-ports 20000-20009 --idle-timeout 5m --max-flows 9 \
-             --instance x --admin /tmp/x --on-shutdown end --require-splice --memory 64MiB --shutdown-timeout 1s -v --log-format json",
+             --instance x --admin /tmp/x --on-shutdown end --require-splice --memory 64MiB --shutdown-timeout 1s --congestion reno -v --log-format json",
         )
         .unwrap();
         let s = c.splicer_config();
@@ -292,6 +296,7 @@ mod tests {
         assert_eq!(c.memory, MemoryLimit::Bytes(64 << 20));
         let l = &c.listeners[0];
         assert_eq!((l.listen.len(), l.to.len()), (2, 2));
+        assert_eq!(l.congestion.as_deref(), Some("reno"));
         assert_eq!(l.unsplice.to_string(), "data=client,after=60s");
         assert_eq!(l.rate_limit.to_string(), "server=1000000B/s,burst=65536");
     }
@@ -311,6 +316,10 @@ mod tests {
             ("--listen :80 --to a:1 --instance A", "cannot name an instance"),
             ("--listen :80 --to a:1 --idle-timeout 0s", "too short"),
             ("--listen :80 --to a:1 --interface a/b", "ip -br link"),
+            (
+                "--listen :80 --to a:1 --congestion re/no",
+                "tcp_available_congestion_control",
+            ),
             ("--listen :80 --to a:1 --max-flows 0", "1..=67108864"),
             ("--listen :80 --to a:1 --unsplice closed", "bytes=server:1MiB"),
             ("--listen :80 --to a:1 --rate-limit 10MB", "such as 10MB/s"),

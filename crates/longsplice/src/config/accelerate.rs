@@ -240,15 +240,6 @@ impl Settler<'_> {
         config
     }
 
-    /// Checks the name of a congestion control.
-    pub(super) fn congestion(&mut self, given: Option<Spanned<String>>) -> Option<String> {
-        let given = given?;
-        if let Some(complaint) = rules::congestion(given.get_ref()) {
-            self.complain(given.span(), complaint.message, complaint.help);
-        }
-        Some(given.into_inner())
-    }
-
     fn classes(&mut self, given: Vec<RawClass>) -> Vec<AccelerateClass> {
         let mut classes: Vec<AccelerateClass> = Vec::new();
         for class in given {

@@ -62,6 +62,8 @@ pub struct ListenerConfig {
     pub max_connections: Option<u32>,
     /// Treatment of connections beyond that.
     pub on_full: OnFull,
+    /// Congestion control of the legs to the clients; `None`: the kernel's own choice.
+    pub congestion: Option<String>,
     /// True if a client's FIN ends its wait for a server, or for a server's reply.
     pub abort_on_close: bool,
     /// Part of a connection that is read before a server is chosen.
@@ -146,6 +148,7 @@ pub(super) struct Raw {
     connect_timeout: Option<Spanned<Period>>,
     max_connections: Option<Spanned<i64>>,
     on_full: Option<OnFull>,
+    congestion: Option<Spanned<String>>,
     abort_on_close: Option<bool>,
     protocol: Option<Protocol>,
     upstream: Option<Spanned<String>>,
@@ -258,6 +261,7 @@ impl Settler<'_> {
                 .max_connections
                 .map(|n| self.count("max_connections", Some(&n), 1, 1 << 26)),
             on_full: given.on_full.unwrap_or_default(),
+            congestion: self.congestion(given.congestion),
             abort_on_close: given.abort_on_close.unwrap_or_default(),
             protocol,
             upstream,

@@ -12,6 +12,7 @@ use super::{
     diagnostic::{Diagnostic, Source},
     hint,
     period::Period,
+    rules,
 };
 
 /// Collects all errors, so that one run of `check` shows all of them.
@@ -91,6 +92,15 @@ impl<'a> Settler<'a> {
             self.complain(name.span(), message, &help);
         }
         name.into_inner()
+    }
+
+    /// Checks the name of a congestion control.
+    pub(super) fn congestion(&mut self, given: Option<Spanned<String>>) -> Option<String> {
+        let given = given?;
+        if let Some(complaint) = rules::congestion(given.get_ref()) {
+            self.complain(given.span(), complaint.message, complaint.help);
+        }
+        Some(given.into_inner())
     }
 
     /// Returns the number of complaints so far.

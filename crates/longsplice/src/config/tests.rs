@@ -36,6 +36,7 @@ rate_limit = "10MB/s, burst=256KiB"
 connect_timeout = "500ms"
 max_connections = 1000
 on_full = "refuse"
+congestion = "bbr"
 
 [[listener]]
 listen = ":9000"
@@ -83,6 +84,8 @@ fn a_full_file_is_understood() {
     assert_eq!(web.rate_limit.to_string(), "10000000B/s,burst=262144");
     assert!(c.listeners[1].unsplice.is_closed() && c.listeners[1].rate_limit.is_none());
     assert_eq!((web.max_connections, web.on_full), (Some(1000), OnFull::Refuse));
+    assert_eq!(web.congestion.as_deref(), Some("bbr"));
+    assert_eq!(c.listeners[1].congestion, None);
     assert_eq!(c.listeners[1].name, "0.0.0.0:9000");
     assert_eq!(c.listeners[1].connect_timeout, DEFAULT_CONNECT_TIMEOUT);
 }

@@ -38,6 +38,8 @@ pub struct UpstreamConfig {
     pub sticky: Option<String>,
     /// Longest time for connecting to an address.
     pub connect_timeout: Duration,
+    /// Congestion control of the legs to the servers; `None`: the kernel's own choice.
+    pub congestion: Option<String>,
     /// Number of other servers that are tried after a failed connection; `None` means all.
     pub retries: Option<u32>,
     /// Limit of the connections that wait in the queue.
@@ -71,6 +73,7 @@ pub(super) struct Raw {
     balance: Option<Spanned<String>>,
     sticky: Option<Spanned<String>>,
     connect_timeout: Option<Spanned<Period>>,
+    congestion: Option<Spanned<String>>,
     retries: Option<Spanned<i64>>,
     max_connections: Option<Spanned<i64>>,
     queue: Option<Spanned<i64>>,
@@ -93,6 +96,7 @@ impl UpstreamConfig {
             balance: Balance::default(),
             sticky: None,
             connect_timeout: DEFAULT_CONNECT_TIMEOUT,
+            congestion: None,
             retries: Some(2),
             queue: 100,
             queue_timeout: s(5),
@@ -185,6 +189,7 @@ impl Settler<'_> {
                 ms,
                 HOUR / 6,
             ),
+            congestion: self.congestion(raw.congestion),
             retries: Some(self.number("retries", raw.retries, 2, 1000)),
             queue: self.number("queue", raw.queue, d.queue, 1 << 16),
             queue_timeout: self.period("queue_timeout", raw.queue_timeout, d.queue_timeout, ms, HOUR),

@@ -2,6 +2,7 @@
 //!
 //! Each check is a function of an [`Env`], so that tests can pass any machine.
 
+mod accelerator;
 mod env;
 mod interfaces;
 mod kernel;
@@ -82,6 +83,9 @@ pub struct Report {
     pub version: &'static str,
     /// True if nothing is missing.
     pub splice_available: bool,
+    /// True if nothing is missing for a transparent accelerator; `None` if that was not examined.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub accelerate_available: Option<bool>,
     /// Findings: one or more for each check.
     pub findings: Vec<Finding>,
 }
@@ -107,16 +111,42 @@ const CHECKS: &[Check] = &[
     sysctls::ipv6,
     sysctls::loopback_forwarding,
     sysctls::conntrack,
+    sysctls::congestion,
 ];
 
-/// Runs all checks.
+const ACCELERATOR_CHECKS: &[Check] = &[
+    accelerator::forwarding,
+    accelerator::tracking,
+    accelerator::congestion,
+    accelerator::buffers,
+];
+
+/// Runs the checks for splicing.
 pub fn examine(env: &dyn Env) -> Report {
-    let findings: Vec<_> = CHECKS.iter().flat_map(|check| check(env)).collect();
+    let findings = run(CHECKS, env);
     Report {
         version: env!("CARGO_PKG_VERSION"),
-        splice_available: findings.iter().all(|f| f.verdict != Verdict::Missing),
+        splice_available: is_complete(&findings),
+        accelerate_available: None,
         findings,
     }
+}
+
+/// Runs the checks for splicing, and those for a transparent accelerator.
+pub fn examine_accelerator(env: &dyn Env) -> Report {
+    let mut report = examine(env);
+    let mut further = run(ACCELERATOR_CHECKS, env);
+    report.accelerate_available = Some(report.splice_available && is_complete(&further));
+    report.findings.append(&mut further);
+    report
+}
+
+fn run(checks: &[Check], env: &dyn Env) -> Vec<Finding> {
+    checks.iter().flat_map(|check| check(env)).collect()
+}
+
+fn is_complete(findings: &[Finding]) -> bool {
+    findings.iter().all(|finding| finding.verdict != Verdict::Missing)
 }
 
 impl fmt::Display for Report {
@@ -132,10 +162,11 @@ impl fmt::Display for Report {
                 writeln!(f, "{:17}→ {remedy}", "")?;
             }
         }
-        let verdict = if self.splice_available {
-            "Nothing that splicing needs was found missing here."
-        } else {
-            "Connections are forwarded here, but not spliced: what is marked ✘ is missing."
+        let verdict = match (self.splice_available, self.accelerate_available) {
+            (true, None) => "Nothing that splicing needs was found missing here.",
+            (false, None) => "Connections are forwarded here, but not spliced: what is marked ✘ is missing.",
+            (_, Some(true)) => "Nothing that an accelerator needs was found missing here.",
+            (_, Some(false)) => "No connection can be accelerated here: what is marked ✘ is missing.",
         };
         writeln!(f, "\n{verdict}")
     }

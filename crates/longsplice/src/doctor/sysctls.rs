@@ -126,6 +126,17 @@ pub(super) fn ipv6(env: &dyn Env) -> Vec<Finding> {
     )]
 }
 
+pub(super) fn congestion(env: &dyn Env) -> Vec<Finding> {
+    let (all, own) = (
+        ipv4(env, "tcp_available_congestion_control").unwrap_or_default(),
+        ipv4(env, "tcp_congestion_control").unwrap_or_default(),
+    );
+    vec![Finding::good(
+        "congestion",
+        format!("{all} are loaded, {own} is what sockets begin with"),
+    )]
+}
+
 pub(super) fn conntrack(env: &dyn Env) -> Vec<Finding> {
     if !env.exists("/proc/sys/net/netfilter/nf_conntrack_max") {
         return vec![Finding::good(

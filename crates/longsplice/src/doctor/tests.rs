@@ -52,6 +52,16 @@ impl Fake {
             ("/proc/sys/net/ipv4/ip_local_port_range", "32768\t60999\n"),
             ("/proc/sys/net/ipv4/conf/all/rp_filter", "0\n"),
             ("/proc/sys/net/ipv4/conf/lo/forwarding", "0\n"),
+            (
+                "/proc/sys/net/ipv4/tcp_available_congestion_control",
+                "reno cubic bbr\n",
+            ),
+            ("/proc/sys/net/ipv4/tcp_congestion_control", "cubic\n"),
+            ("/proc/sys/net/ipv4/ip_forward", "1\n"),
+            ("/proc/sys/net/ipv6/conf/all/forwarding", "1\n"),
+            ("/proc/sys/net/ipv4/tcp_rmem", "4096\t131072\t6291456\n"),
+            ("/proc/sys/net/ipv4/tcp_wmem", "4096\t16384\t4194304\n"),
+            ("/proc/sys/net/ipv4/tcp_mem", "94557\t126079\t189114\n"),
         ];
         Fake {
             files: files
@@ -112,10 +122,11 @@ impl Env for Fake {
 
 /// Returns the findings that are not good, as `check verdict text → remedy`.
 fn complaints(fake: &Fake) -> Vec<String> {
-    let bad = examine(fake)
-        .findings
-        .into_iter()
-        .filter(|f| f.verdict != Verdict::Good);
+    told(examine(fake))
+}
+
+fn told(report: Report) -> Vec<String> {
+    let bad = report.findings.into_iter().filter(|f| f.verdict != Verdict::Good);
     bad.map(|f| {
         format!(
             "{} {:?} {} → {}",
@@ -288,6 +299,55 @@ fn each_fault_is_found_alone_and_its_remedy_named() {
         assert_eq!(found.len(), 1, "{says}: {found:?}");
         assert!(found[0].contains(says), "{says}: {found:?}");
     }
+}
+
+#[test]
+fn each_fault_of_an_accelerator_is_found_alone_and_only_where_it_is_asked_for() {
+    const BUFFERS: &str = "/proc/sys/net/ipv4/tcp_wmem";
+    let good = examine_accelerator(&Fake::good());
+    assert_eq!(good.accelerate_available, Some(true));
+    assert_eq!(told(good), Vec::<String>::new());
+    for (path, text, says) in [
+        (
+            "/proc/sys/net/ipv4/ip_forward",
+            "0",
+            "ip-forward Missing off: this host is no router",
+        ),
+        (
+            "/proc/sys/net/ipv6/conf/all/forwarding",
+            "0",
+            "→ sysctl -w net.ipv6.conf.all.forwarding=1",
+        ),
+        (
+            "/proc/sys/net/ipv4/tcp_available_congestion_control",
+            "reno cubic",
+            "→ modprobe tcp_bbr",
+        ),
+        (
+            BUFFERS,
+            "4096 16384 65536",
+            "6.0 MiB to receive and 0.1 MiB to send, all sockets together 739 MiB",
+        ),
+        (BUFFERS, "4096 16384 65536", "→ sysctl -w net.ipv4.tcp_wmem="),
+        (
+            "/proc/sys/net/ipv4/tcp_mem",
+            "1 2 3",
+            "→ sysctl -w net.ipv4.tcp_mem='32768 49152 65536'",
+        ),
+        (BUFFERS, "?", "tcp-buffers Notice the limits cannot be read"),
+    ] {
+        let fake = Fake::good().with(path, text);
+        let report = examine_accelerator(&fake);
+        let is_missing = report.accelerate_available == Some(false);
+        assert_eq!(is_missing, says.contains("Missing"), "{says}");
+        let found = told(report);
+        assert_eq!(found.len(), 1, "{says}: {found:?}");
+        assert!(found[0].contains(says), "{says}: {found:?}");
+        assert_eq!(complaints(&fake), Vec::<String>::new(), "{says}");
+    }
+    let tracked = Fake::good().with("/proc/sys/net/netfilter/nf_conntrack_max", "1");
+    let found = told(examine_accelerator(&tracked));
+    assert!(found.iter().any(|f| f.starts_with("notrack Notice")), "{found:?}");
 }
 
 #[test]

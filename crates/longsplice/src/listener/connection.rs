@@ -14,6 +14,7 @@ use crate::{
     access_log::{AccessRecord, End},
     client::{Client, RejectReason},
     config::Protocol,
+    congestion,
     http::{self, LazyStream},
     proxy_header, tls,
 };
@@ -48,6 +49,8 @@ async fn serve(stream: TcpStream, peer: SocketAddr, open: Open) {
     let service = Arc::clone(open.service());
     let settings = service.settings();
     let listener = &settings.listener;
+    // Go on without it: a warning tells of a name that the kernel refuses.
+    let _ = congestion::set(&stream, listener.congestion.as_deref());
     let is_http = listener.protocol == Protocol::Http;
     if is_http {
         // Leave the socket as it is: HTTP messages tell their own length, so a client recognizes an incomplete one even

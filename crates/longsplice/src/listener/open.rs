@@ -7,13 +7,14 @@ use std::{
     time::Instant,
 };
 
-use longsplice_engine::{Ended, FlowHandle, FlowId, Pair, Until};
+use longsplice_engine::{Ended, FlowHandle, FlowId, Pair, Returned, Until};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 
 use super::{Decided, Service, left::Parting, slots::Slot};
 use crate::{
     access_log::{AccessRecord, End},
+    congestion,
     upstream::Tenure,
 };
 
@@ -103,7 +104,7 @@ impl Open {
     }
 
     /// Calls [`longsplice_engine::Splicer::splice`], and ends it with a reset of both ends if this connection is told
-    /// to end.
+    /// to end. Sockets that come back have the configured congestion control.
     ///
     /// # Errors
     /// The errors of that call.
@@ -114,7 +115,11 @@ impl Open {
         tokio::select! {
             // Poll the call first: its first step sets the flow's number.
             biased;
-            ended = &mut call => return ended,
+            ended = &mut call => return ended.inspect(|ended| {
+                if let Ended::Returned(returned) = ended {
+                    self.set_congestion(returned);
+                }
+            }),
             why = self.cancelled() => tracing::debug!(flow = ?self.shown.flow.id(), why = why.as_str(), "told to end"),
         }
         if let Some(id) = self.shown.flow.id() {
@@ -122,6 +127,25 @@ impl Open {
             let _ = splicer.request_end(id).await;
         }
         call.await
+    }
+
+    /// Sets the congestion control of sockets that came back: rebuilt ones have the kernel's own. Without a decision,
+    /// the server's keeps it.
+    pub(super) fn set_congestion(&self, returned: &Returned) {
+        if !returned.spliced {
+            return;
+        }
+        let settings = self.service.settings();
+        let decided = self.shown.decided.lock();
+        let decided = decided.as_deref();
+        let of_an_upstream = |d: &&Decided| d.route.is_some() || d.listener.upstream.is_some();
+        let upstream = decided
+            .filter(of_an_upstream)
+            .and_then(|d| settings.upstreams.get(d.upstream.as_deref()?));
+        let to_server = upstream.and_then(|upstream| upstream.congestion());
+        // Go on without it: a warning tells of a name that the kernel refuses.
+        let _ = congestion::set(&returned.client, settings.listener.congestion.as_deref());
+        let _ = congestion::set(&returned.server, to_server);
     }
 
     /// Leaves the connection to the kernel. Its record is written when its end is seen; until then its server counts

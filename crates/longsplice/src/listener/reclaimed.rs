@@ -52,6 +52,7 @@ pub(crate) fn spawn_reclaimed(
             began: Instant::now(),
         },
     };
+    carried.open.set_congestion(&returned);
     tracing::debug!(listener = carried.record.listener, %peer, flow = %returned.id, "taken back from the kernel");
     let pair = Pair::from(returned).with_idle(service.settings().listener.idle);
     tokio::spawn(carried.carry(pair, Until::closed()));

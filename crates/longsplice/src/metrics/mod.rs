@@ -3,6 +3,7 @@
 //! All values are read from existing counters during a request: a scrape walks no table of flows, and no label has a
 //! value that comes from a client.
 
+mod accelerator;
 mod endpoint;
 mod engine;
 mod listeners;
@@ -16,7 +17,7 @@ use prometheus_client::{collector::Collector, encoding::DescriptorEncoder, regis
 pub use endpoint::EndpointError;
 pub(crate) use endpoint::{Endpoint, Place};
 
-use crate::{config_status::ConfigStatus, listener::Shared, logging};
+use crate::{accelerator::Accelerator, config_status::ConfigStatus, listener::Shared, logging};
 use out::{Out, alone};
 
 /// Objects that the metrics describe.
@@ -24,6 +25,7 @@ use out::{Out, alone};
 pub(crate) struct Subject {
     pub(crate) config_status: Arc<ConfigStatus>,
     pub(crate) shared: Arc<Shared>,
+    pub(crate) accelerator: Option<Arc<Accelerator>>,
     pub(crate) started_at: SystemTime,
 }
 
@@ -112,6 +114,9 @@ impl Collector for Subject {
         self.process(&mut out)?;
         listeners::write(&mut out, &self.config_status.listeners())?;
         engine::write(&mut out, &self.shared.splicer)?;
+        if let Some(accelerator) = &self.accelerator {
+            accelerator::write(&mut out, &accelerator.status())?;
+        }
         upstreams::write(&mut out, &self.config_status.upstreams().status())
     }
 }

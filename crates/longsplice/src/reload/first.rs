@@ -73,6 +73,7 @@ impl InForce {
         let subject = Arc::new(Subject {
             config_status: Arc::clone(&config_status),
             shared: Arc::clone(&shared),
+            accelerator: accelerator.clone(),
             started_at: SystemTime::now(),
         });
         let metrics = config.operations.metrics;

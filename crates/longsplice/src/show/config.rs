@@ -2,8 +2,8 @@
 
 use super::{line, rules::takes, upstream_config::upstream};
 use crate::config::{
-    Config, ForwardedMode, HttpConfig, ListenerConfig, OnFull, OnReload, OnShutdown, Period, Protocol,
-    SourceAddress, Underscores,
+    AccelerateConfig, Config, ForwardedMode, HttpConfig, ListenerConfig, OnFull, OnReload, OnShutdown,
+    Period, Protocol, SourceAddress, Underscores,
 };
 
 /// Describes the configuration in words, including defaults.
@@ -95,6 +95,9 @@ pub fn config(c: &Config) -> String {
             format!("{}: {action} {}", rule.name, takes(&rule.matching)),
         );
     }
+    if let Some(a) = &c.accelerate {
+        accelerate(&mut out, a);
+    }
     for u in &c.upstreams {
         upstream(&mut out, u);
     }
@@ -172,6 +175,9 @@ fn listener(out: &mut String, l: &ListenerConfig) {
             format!("open connections at a reload: {}", l.on_reload.as_str()),
         );
     }
+    if let Some(name) = &l.congestion {
+        line(out, "", format!("congestion control toward clients: {name}"));
+    }
     if l.abort_on_close {
         line(
             out,
@@ -193,6 +199,59 @@ fn listener(out: &mut String, l: &ListenerConfig) {
             "connect timeout {}, connections: {most}",
             Period(l.connect_timeout)
         ),
+    );
+}
+
+/// Describes the transparent accelerator in words, including defaults.
+fn accelerate(out: &mut String, a: &AccelerateConfig) {
+    fn joined<T: ToString>(list: &[T]) -> String {
+        let all: Vec<_> = list.iter().map(ToString::to_string).collect();
+        all.join(", ")
+    }
+    let or_all = |text: String| if text.is_empty() { "all".to_owned() } else { text };
+    line(
+        out,
+        "accelerate",
+        format!(
+            "between {} (inside) and {} (outside)",
+            joined(&a.inside),
+            joined(&a.outside)
+        ),
+    );
+    let except = match a.except.is_empty() {
+        true => String::new(),
+        false => format!(", except networks {}", joined(&a.except)),
+    };
+    let (to, ports) = (or_all(joined(&a.to)), or_all(joined(&a.ports)));
+    line(
+        out,
+        "",
+        format!("takes over connections to: networks {to}, ports {ports}{except}"),
+    );
+    line(
+        out,
+        "",
+        format!(
+            "at most {} at once, in each at most {} of queue",
+            a.max_connections,
+            Period(a.queue)
+        ),
+    );
+    line(
+        out,
+        "",
+        format!(
+            "released: round trip of {} or less, or predicted gain below {:.2}",
+            Period(a.min_rtt),
+            f64::from(a.min_gain) / 100.0
+        ),
+    );
+    let named = |name: &Option<String>| name.clone().unwrap_or_else(|| "the kernel's own".to_owned());
+    let (inside, outside) = (named(&a.inside_congestion), named(&a.outside_congestion));
+    line(
+        out,
+        "",
+        format!("congestion control: inside {inside}, outside {outside}"),
     );
 }
 
@@ -237,5 +296,43 @@ fn front(out: &mut String, l: &ListenerConfig) {
     line(out, "", format!("terminates TLS with {}", files.join(", ")));
     if !tls.alpn.is_empty() {
         line(out, "", format!("offers {} by ALPN", tls.alpn.join(", ")));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use crate::config::parse;
+
+    fn shown(section: &str) -> String {
+        let text = format!("[accelerate]\n{section}");
+        let config = parse(Path::new("x.toml"), &text).unwrap();
+        let mut out = String::new();
+        super::accelerate(&mut out, &config.accelerate.unwrap());
+        out
+    }
+
+    #[test]
+    fn an_accelerator_is_shown_with_its_defaults() {
+        let smallest = shown("inside = \"eth1\"\noutside = [\"eth0\", \"eth2\"]");
+        let full = shown(
+            "inside = \"eth1\"\noutside = \"eth0\"\noutside_congestion = \"bbr\"\nto = \"198.18.0.0/15\"\nports = [\"80\", \"443\"]\n\
+             except = \"198.18.9.0/24\"\nmin_rtt = \"20ms\"\nmin_gain = 1.5\nqueue = \"50ms\"\nmax_connections = 9",
+        );
+        let expected = "\
+accelerate    between eth1 (inside) and eth0, eth2 (outside)
+              takes over connections to: networks all, ports all
+              at most 16384 at once, in each at most 75ms of queue
+              released: round trip of 10ms or less, or predicted gain below 1.15
+              congestion control: inside the kernel's own, outside the kernel's own
+accelerate    between eth1 (inside) and eth0 (outside)
+              takes over connections to: networks 198.18.0.0/15, ports 80, 443, except networks 198.18.9.0/24
+              at most 9 at once, in each at most 50ms of queue
+              released: round trip of 20ms or less, or predicted gain below 1.50
+              congestion control: inside the kernel's own, outside bbr
+";
+        let indented: String = expected.lines().map(|line| format!("  {line}\n")).collect();
+        assert_eq!(smallest + &full, indented);
     }
 }

@@ -28,6 +28,9 @@ pub(super) fn upstream(out: &mut String, u: &UpstreamConfig) {
             Period(u.connect_timeout)
         ),
     );
+    if let Some(name) = &u.congestion {
+        line(out, "", format!("congestion control toward servers: {name}"));
+    }
     if u.servers.iter().any(|s| s.max_connections.is_some()) {
         let timeout = Period(u.queue_timeout);
         line(out, "", format!("queue {}, for {timeout}", u.queue));
@@ -116,6 +119,7 @@ mod tests {
             balance = "hash=cookie:S"
             sticky = "T"
             retries = 0
+            congestion = "bbr"
             queue = 7
             send_proxy = "v2"
             health = { http = "/h", host = "x" }
@@ -146,6 +150,7 @@ upstream      a: 192.0.2.1:80
               out for 10s after 5 failures in a row within 10s
 upstream      b: two (192.0.2.2:80, weight 3, at most 10), srv:_http._tcp.example (backup)
               balance hash=cookie:S, sticky by cookie T; connect timeout 5s, no retries
+              congestion control toward servers: bbr
               queue 7, for 5s
               keeps 64 idle connections to each for 30s, PROXY header v2
               checked every 2s by GET /h of x (200-399), timeout 1s; up after 2 good ones, down after 3 bad ones

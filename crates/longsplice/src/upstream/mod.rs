@@ -197,6 +197,11 @@ impl Upstream {
         same_family_first(addresses, ipv4).first().copied()
     }
 
+    /// Returns the congestion control of its connections, if one is configured.
+    pub fn congestion(&self) -> Option<&str> {
+        self.config.congestion.as_deref()
+    }
+
     /// Returns how many other servers are tried after one that failed before its reply.
     pub fn retries(&self) -> u32 {
         self.config.retries.unwrap_or(u32::MAX)

@@ -24,6 +24,7 @@ use super::{
 use crate::{
     client::Client,
     config::{KeyKind, SourceAddress, UpstreamConfig},
+    congestion,
 };
 
 /// A client's request for a server.
@@ -183,6 +184,8 @@ impl<'a> Search<'a> {
         });
         match connector.introduce(server.address(), header.as_deref()).await {
             Ok(stream) => {
+                // Go on without it: a warning tells of a name that the kernel refuses.
+                let _ = congestion::set(&stream, config.congestion.as_deref());
                 server.counts.requests.fetch_add(1, Ordering::Relaxed);
                 server.counts.connects.fetch_add(1, Ordering::Relaxed);
                 state.note_success(&server, Act::Connect);

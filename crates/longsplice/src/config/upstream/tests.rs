@@ -21,6 +21,7 @@ servers = ["127.0.0.1:9001", "img.example:80", "srv:_http._tcp.example"]
 balance = "hash=header:X-Tenant"
 sticky = "SERVERID"
 connect_timeout = "3s"
+congestion = "bbr"
 retries = 1
 max_connections = 1000
 queue = 50
@@ -69,6 +70,7 @@ fn a_full_upstream_is_understood() {
         balance: "hash=header:x-tenant".parse().unwrap(),
         sticky: Some("SERVERID".into()),
         connect_timeout: s(3),
+        congestion: Some("bbr".into()),
         retries: Some(1),
         queue: 50,
         queue_timeout: s(2),
@@ -103,6 +105,10 @@ fn what_cannot_be_meant_is_refused_with_its_place_and_the_remedy() {
     for (keys, says) in [
         (String::new(), "the upstream has no server"),
         ("servers = []".into(), "add servers = "),
+        (
+            format!("{ONE}\ncongestion = \"no such\""),
+            "tcp_available_congestion_control",
+        ),
         (
             "servers = [\"a.example\"]".into(),
             "has no port: write a.example:PORT",

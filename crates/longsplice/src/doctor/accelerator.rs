@@ -1,0 +1,90 @@
+//! Checks what a transparent accelerator needs besides splicing, and what makes it slow.
+
+use super::{Env, Finding};
+
+/// Bytes of a leg's buffer below which the window limits a long path: 80 Mbit/s over 100 ms.
+const SMALL_BUFFER: u64 = 1 << 20;
+
+/// Bytes for all sockets below which a few hundred legs make memory short.
+const SMALL_POOL: u64 = 256 << 20;
+
+/// Size of a page, the unit of `tcp_mem`, in bytes.
+const PAGE: u64 = 4096;
+
+/// Keeps connections between the two sides out of connection tracking.
+const NOTRACK: &str = "nft -f examples/accelerate.nft, with the interfaces of both sides in it";
+
+pub(super) fn forwarding(env: &dyn Env) -> Vec<Finding> {
+    let is_off = |path: &str| env.value(path).is_ok_and(|value| value == "0");
+    let mut findings = vec![match is_off("/proc/sys/net/ipv4/ip_forward") {
+        true => Finding::missing(
+            "ip-forward",
+            "off: this host is no router, and what is passed through ends here",
+        )
+        .mend("sysctl -w net.ipv4.ip_forward=1"),
+        false => Finding::good("ip-forward", "on"),
+    }];
+    if is_off("/proc/sys/net/ipv6/conf/all/forwarding") {
+        findings.push(
+            Finding::notice("ip-forward", "off for IPv6: only IPv4 passes this host")
+                .mend("sysctl -w net.ipv6.conf.all.forwarding=1"),
+        );
+    }
+    findings
+}
+
+pub(super) fn tracking(env: &dyn Env) -> Vec<Finding> {
+    if !env.exists("/proc/sys/net/netfilter/nf_conntrack_max") {
+        return vec![Finding::good("notrack", "no connection tracking")];
+    }
+    let text = "connection tracking sees both legs of a taken-over connection as one, and finds their segments invalid: a firewall \
+                that drops those (`ct state invalid`, input or output) breaks the connection. Exempt the interfaces of both sides";
+    vec![Finding::notice("notrack", text).mend(NOTRACK)]
+}
+
+pub(super) fn congestion(env: &dyn Env) -> Vec<Finding> {
+    let available = env
+        .value("/proc/sys/net/ipv4/tcp_available_congestion_control")
+        .unwrap_or_default();
+    if available.split_whitespace().any(|name| name == "bbr") {
+        return Vec::new();
+    }
+    let text =
+        "bbr is not loaded: over a long leg that loses segments no other one of Linux comes near its rate";
+    vec![Finding::notice("congestion", text).mend("modprobe tcp_bbr")]
+}
+
+pub(super) fn buffers(env: &dyn Env) -> Vec<Finding> {
+    let third = |name: &str| {
+        let text = env.value(&format!("/proc/sys/net/ipv4/{name}")).ok()?;
+        text.split_whitespace().nth(2)?.parse::<u64>().ok()
+    };
+    let (Some(receive), Some(send), Some(pages)) = (third("tcp_rmem"), third("tcp_wmem"), third("tcp_mem"))
+    else {
+        return vec![Finding::notice("tcp-buffers", "the limits cannot be read")];
+    };
+    let all = pages.saturating_mul(PAGE);
+    let mb = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+    let text = format!(
+        "a leg may take {:.1} MiB to receive and {:.1} MiB to send, all sockets together {:.0} MiB",
+        mb(receive),
+        mb(send),
+        mb(all)
+    );
+    let mut set = Vec::new();
+    if receive < SMALL_BUFFER {
+        set.push("net.ipv4.tcp_rmem='4096 131072 6291456'".to_owned());
+    }
+    if send < SMALL_BUFFER {
+        set.push("net.ipv4.tcp_wmem='4096 16384 4194304'".to_owned());
+    }
+    if all < SMALL_POOL {
+        let most = SMALL_POOL / PAGE;
+        set.push(format!("net.ipv4.tcp_mem='{} {} {most}'", most / 2, most / 4 * 3));
+    }
+    vec![match set.is_empty() {
+        true => Finding::good("tcp-buffers", text),
+        false => Finding::notice("tcp-buffers", format!("{text}: long legs are slow, or few"))
+            .mend(format!("sysctl -w {}", set.join(" "))),
+    }]
+}
