@@ -5,6 +5,7 @@
 
 mod access_log;
 mod congestion;
+mod doctor;
 mod documents;
 mod imports;
 mod intercept;

@@ -8,6 +8,8 @@ use std::{
 use longsplice_core::seq::{Offset, Seq};
 use longsplice_dataplane::{Dataplane, Inspection, Leg, LegStart, Mapping, Mode, PerSide, Side};
 
+use crate::kernel::packet::{ETHERNET, seal};
+
 /// Destinations of the segments of either flow.
 pub(super) const ENDS: [Ipv4Addr; 2] = [Ipv4Addr::new(198, 18, 2, 2), Ipv4Addr::new(198, 18, 1, 1)];
 
@@ -89,7 +91,8 @@ fn start(leg: Leg, side: Side, n: &Numbers) -> LegStart {
 /// Returns an acknowledgement of the first flow's client, as it comes in at an interface with this address.
 pub(super) fn segment(mac: [u8; 6]) -> Vec<u8> {
     let mut frame = [&mac[..], &mac, &[0x08, 0x00]].concat();
-    // IPv4: 52 bytes, DF, time to live 255, TCP. The checksums are never verified here, only updated.
+    // IPv4: 52 bytes, DF, time to live 255, TCP. The checksums are set last: the programs verify those of a
+    // segment that they hold or seal anew.
     frame.extend([0x45, 0, 0, 52, 0, 1, 0x40, 0, 255, 6, 0, 0]);
     frame.extend(CLIENT.0.octets());
     frame.extend(FRONT.0.octets());
@@ -101,5 +104,7 @@ pub(super) fn segment(mac: [u8; 6]) -> Vec<u8> {
     frame.extend([8 << 4, 0x10, 1, 0, 0, 0, 0, 0, 1, 1, 8, 10]);
     frame.extend(TSVAL.to_be_bytes());
     frame.extend(0u32.to_be_bytes());
+    // It cannot fail: the packet is short and whole.
+    let _ = seal(&mut frame[ETHERNET..], 20);
     frame
 }
