@@ -141,6 +141,9 @@ pub struct Counters {
     pub transition_to_detached: TransitionTimes,
     /// Times that it took to build the sockets of a detached flow and to wake them.
     pub rebuild: TransitionTimes,
+    /// Times that it took to build both sockets of a connection at its handshake ([`crate::handshake`]), and to send both
+    /// segments on.
+    pub take_over: TransitionTimes,
 }
 
 /// Quantiles of the last (up to 4,096) times.

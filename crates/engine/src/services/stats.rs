@@ -89,6 +89,7 @@ pub(crate) struct Stats {
     pub(crate) to_dormant: Times,
     pub(crate) to_detached: Times,
     pub(crate) rebuild: Times,
+    pub(crate) take_over: Times,
     returned: Mutex<BTreeMap<String, u64>>,
     relayed: Mutex<BTreeMap<RelayReason, u64>>,
     ended: Mutex<BTreeMap<End, u64>>,
@@ -135,6 +136,7 @@ impl Stats {
             transition_to_dormant: self.to_dormant.quantiles(),
             transition_to_detached: self.to_detached.quantiles(),
             rebuild: self.rebuild.quantiles(),
+            take_over: self.take_over.quantiles(),
         }
     }
 }

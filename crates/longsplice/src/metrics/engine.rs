@@ -81,6 +81,7 @@ pub(super) fn write(out: &mut Out<'_>, splicer: &Splicer) -> fmt::Result {
         ("dormant", c.transition_to_dormant),
         ("detached", c.transition_to_detached),
         ("rebuilt", c.rebuild),
+        ("taken_over", c.take_over),
     ];
     let of_one = |(to, times): (&'static str, TransitionTimes)| {
         let of_quantile = [("0.5", times.median_ns), ("0.99", times.p99_ns)];
@@ -89,7 +90,7 @@ pub(super) fn write(out: &mut Out<'_>, splicer: &Splicer) -> fmt::Result {
     let with_samples = times.into_iter().filter(|(_, times)| times.samples > 0);
     out.gauge(
         "splice_transition_seconds",
-        "How long the last transitions took: to dormant, to detached, and to rebuilt sockets",
+        "How long the last transitions took: to dormant, to detached, to rebuilt sockets, and to sockets that took a connection over",
         with_samples.flat_map(of_one),
     )
 }

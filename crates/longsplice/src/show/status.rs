@@ -85,8 +85,9 @@ pub fn status(s: &Status) -> String {
             &mut out,
             "accelerator",
             format!(
-                "{} taken over, {} released, {} open; passed through {}",
+                "{} taken over{}, {} released, {} open; passed through {}",
                 a.taken_over_total,
+                times("each", &c.take_over),
                 a.released_total,
                 a.open,
                 counted(&a.passed_through_total)

@@ -32,11 +32,14 @@ use crate::{
 };
 pub use known_servers::KnownServers;
 
-/// Maximum number of handshakes under way; further ones go on untouched.
-const MOST: usize = 4_096;
+/// Maximum number of handshakes without an answer; further ones go on untouched.
+const MOST_UNANSWERED: usize = 4_096;
 
-/// Time that a handshake is remembered: its SYN or the answer may be retransmitted for so long.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Maximum number of handshakes that are remembered.
+const MOST: usize = 65_536;
+
+/// Time that a handshake is remembered: a client that has not heard the answer repeats its SYN after 1, 3, 7 and 15 s.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Time between two searches for old handshakes.
 const SWEEP: Duration = Duration::from_secs(1);
@@ -173,6 +176,8 @@ struct Answered {
 pub struct Handshakes {
     splicer: Splicer,
     pending: HashMap<Ends, Pending>,
+    /// Number of those without an answer.
+    unanswered: usize,
     servers: KnownServers,
     /// Time of the last search for old ones.
     swept: Instant,
@@ -184,6 +189,7 @@ impl Handshakes {
         Handshakes {
             splicer: splicer.clone(),
             pending: HashMap::new(),
+            unanswered: 0,
             servers: KnownServers::default(),
             swept: Instant::now(),
         }
@@ -220,6 +226,7 @@ impl Handshakes {
     fn forget_old(&mut self) {
         if self.swept.elapsed() >= SWEEP {
             self.pending.retain(|_, p| p.since.elapsed() < PATIENCE);
+            self.unanswered = self.pending.values().filter(|p| p.answered.is_none()).count();
             self.swept = Instant::now();
         }
     }
@@ -256,7 +263,8 @@ impl Handshakes {
             has_unknown_options: syn.offer.has_unknown,
             is_known_server: self.servers.contains(ends.1),
         };
-        let admission = match self.pending.len() < MOST {
+        let has_room = self.unanswered < MOST_UNANSWERED && self.pending.len() < MOST;
+        let admission = match has_room {
             true => admit(&step),
             false => Admission::PassThrough,
         };
@@ -271,6 +279,7 @@ impl Handshakes {
             Admission::PassThrough => return self.splicer.let_in(packet).map(|()| None),
             Admission::TakeOver => {
                 self.send(ends.1, &pending.syn.onward)?;
+                self.unanswered += 1;
                 None
             }
             Admission::AnswerEarly => {
@@ -359,20 +368,24 @@ impl Handshakes {
         };
         if admit(&step) == Admission::PassThrough {
             self.pending.remove(&ends);
+            self.unanswered = self.unanswered.saturating_sub(1);
             self.splicer.let_in(packet)?;
             return Ok(None);
         }
+        let began = Instant::now();
         let pair = build(&known.syn, &answer)?;
         self.splicer.prepare_client(&pair.client)?;
         self.servers.note(ends.1, answer.offer);
         let to_server = acknowledgement(&known.syn, &answer).bytes();
         let to_client = answer.onward;
+        self.unanswered = self.unanswered.saturating_sub(1);
         known.answered = Some(Answered {
             acknowledgement: Some(to_server.clone()),
             onward: to_client.clone(),
         });
         self.send(ends.1, &to_server)?;
         self.send(ends.0, &to_client)?;
+        self.splicer.context.stats.take_over.add(began.elapsed());
         Ok(Some(Taken::Opened(Opened { pair, step })))
     }
 
