@@ -75,7 +75,7 @@ impl Accelerator {
             EarlyAccept::Known => step.is_known_server,
             EarlyAccept::Always => true,
         };
-        match is_early && step.answer.is_none() {
+        match is_early && step.answer.is_none() && self.early.available_permits() > 0 {
             true => Admission::AnswerEarly,
             false => Admission::TakeOver,
         }

@@ -27,7 +27,7 @@ use longsplice_engine::{
     rules::{RulePacket, RulePackets, RulesError},
 };
 use parking_lot::Mutex;
-use tokio::time::Instant;
+use tokio::{sync::Semaphore, time::Instant};
 
 use self::{
     admission::{Interfaces, Place},
@@ -41,6 +41,10 @@ use crate::{
 };
 
 pub use counts::{AcceleratorStatus, PassReason};
+
+/// Largest number of clients that were answered early, and whose server has not answered yet: each may be a forged
+/// address.
+const MOST_EARLY: usize = 1_024;
 
 /// Longest time for a server to answer whose client was answered early.
 const EARLY_TIMEOUT: Duration = Duration::from_secs(60);
@@ -59,6 +63,8 @@ pub struct Accelerator {
     closing: AtomicBool,
     /// True while connections are released because memory runs short.
     relieving: AtomicBool,
+    /// Permits for clients that were answered early, and whose server has not answered yet.
+    early: Arc<Semaphore>,
 }
 
 impl Accelerator {
@@ -81,6 +87,7 @@ impl Accelerator {
             next: AtomicU64::new(0),
             closing: AtomicBool::new(false),
             relieving: AtomicBool::new(false),
+            early: Arc::new(Semaphore::new(MOST_EARLY)),
         });
         tokio::spawn(Arc::clone(&accelerator).read(packets));
         Ok(accelerator)
@@ -128,6 +135,7 @@ impl Accelerator {
     /// Connects a client that was answered early to its server, in the client's name. If that fails, the client is reset.
     async fn connect_early(self: Arc<Self>, early: EarlyClient, known: KnownServers) {
         let EarlyClient { client, step } = early;
+        let permit = self.early.try_acquire();
         let began = Instant::now();
         let connected = self
             .splicer()
@@ -149,6 +157,7 @@ impl Accelerator {
             ..step
         };
         let pair = Pair::new(client, server);
+        drop(permit);
         self.open(Opened { pair, step }).await;
     }
 
