@@ -33,10 +33,11 @@ impl Refusing {
 
     /// Returns the bytes that a client which sends this receives before the end, and the time until then.
     fn hears(&self, sent: &[u8]) -> (Vec<u8>, Duration) {
+        // The daemon's time may begin before the client learns that it is connected.
+        let start = Instant::now();
         let connect = || TcpStream::connect_timeout(&self.place.front, SOON);
         let mut client = self.place.net.client.run(connect).unwrap().unwrap();
         client.set_read_timeout(Some(SOON)).unwrap();
-        let start = Instant::now();
         // The daemon may reset it in the middle of the write.
         let _ = client.write_all(sent);
         let mut heard = Vec::new();
