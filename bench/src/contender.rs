@@ -1,9 +1,10 @@
 //! Contenders between client and server, and the throughput of one stream through each.
 
+use std::env;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use longsplice_lab::topology::Nodes;
 
 use crate::daemon::{Daemon, Instance, Policy};
@@ -14,6 +15,9 @@ use crate::peers::{self, Bytes, Peer};
 use crate::stats::Spread;
 use crate::supervise::Room;
 use crate::wait;
+
+/// Environment variable that names the program of an earlier version.
+pub(crate) const BEFORE: &str = "LONGSPLICE_BEFORE";
 
 /// Longest time until 8,000 open connections are detached.
 const DETACH: Duration = Duration::from_secs(60);
@@ -33,6 +37,10 @@ pub(crate) enum Contender {
     Parked,
     /// Longsplice, no connection spliced.
     Relay,
+    /// Earlier version of Longsplice ([`BEFORE`]), every connection spliced at once and detached.
+    SplicedBefore,
+    /// Earlier version of Longsplice, no connection spliced.
+    RelayBefore,
     /// HAProxy, which chooses whether to splice(2).
     HaProxy,
     /// HAProxy with splice(2) for every byte.
@@ -54,6 +62,8 @@ impl Contender {
             Contender::Spliced => "longsplice, spliced",
             Contender::Parked => "longsplice, spliced and parked",
             Contender::Relay => "longsplice, relay",
+            Contender::SplicedBefore => "longsplice before, spliced",
+            Contender::RelayBefore => "longsplice before, relay",
             Contender::HaProxy => "HAProxy, splice-auto",
             Contender::HaProxySplice => "HAProxy, splicing",
             Contender::HaProxyCopy => "HAProxy, copying",
@@ -160,10 +170,15 @@ impl<'a> Rig<'a> {
     pub(crate) fn start(&self, contender: Contender) -> Result<Standing<'a>> {
         let (room, at, to) = (self.room, self.front(), self.server());
         let middle = &self.nodes.forwarder;
-        let longsplice = |splice, detach| -> Result<_> {
+        let start = |instance, splice, detach| -> Result<_> {
             let policy = Policy::new(splice, detach);
-            let daemon = Daemon::forward(&Instance::new(room)?, middle, at, to, policy)?;
+            let daemon = Daemon::forward(&instance, middle, at, to, policy)?;
             Ok((Some(daemon), None))
+        };
+        let longsplice = |splice, detach| start(Instance::new(room)?, splice, detach);
+        let before = |splice, detach| {
+            let program = env::var_os(BEFORE).with_context(|| format!("{BEFORE} names no program"))?;
+            start(Instance::of(room, program.into()), splice, detach)
         };
         let haproxy = |bytes| -> Result<_> { Ok((None, Some(peers::haproxy(room, middle, at, to, bytes)?))) };
         let (daemon, peer) = match contender {
@@ -180,6 +195,8 @@ impl<'a> Rig<'a> {
             Contender::Spliced => longsplice("now", "now")?,
             Contender::Parked => longsplice("now", "never")?,
             Contender::Relay => longsplice("never", "now")?,
+            Contender::SplicedBefore => before("now", "now")?,
+            Contender::RelayBefore => before("never", "now")?,
             Contender::HaProxy => haproxy(Bytes::Auto)?,
             Contender::HaProxySplice => haproxy(Bytes::Splice)?,
             Contender::HaProxyCopy => haproxy(Bytes::Copy)?,

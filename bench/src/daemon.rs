@@ -33,12 +33,17 @@ pub(crate) struct Instance {
 impl Instance {
     /// Creates a name that no daemon had before.
     pub(crate) fn new(room: &Room) -> Result<Rc<Self>> {
+        Ok(Instance::of(room, room.program("longsplice")?))
+    }
+
+    /// Creates a name for a daemon of another program.
+    pub(crate) fn of(room: &Room, program: PathBuf) -> Rc<Self> {
         let name = room.instance();
-        Ok(Rc::new(Instance {
+        Rc::new(Instance {
             files: room.file(&name),
-            program: room.program("longsplice")?,
+            program,
             name,
-        }))
+        })
     }
 
     /// Returns the name for `--instance`.

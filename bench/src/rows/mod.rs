@@ -1,5 +1,6 @@
 //! Measures the rows of the tables that Longsplice must reach (`make bench`), one module for each experiment.
 
+mod beside;
 mod bulk;
 mod cycles;
 mod depth;
@@ -46,7 +47,7 @@ struct Args {
     #[arg(long)]
     quick: bool,
     /// Only these rows of the tables: 1 to 10 of the splice, 3.1 to 3.6 of the way back, 4.1 to 4.7 of the
-    /// complete translation, 5.1 to 5.6 of the switch, 13.5 of the review, 14.1 to 14.3 of the
+    /// complete translation, 5.1 to 5.6 of the switch, 13.5 of the review, 14.1 to 14.4 of the
     /// middle's cost [default: all]
     #[arg(long, value_delimiter = ',', value_name = "ROW", value_parser = known_row)]
     rows: Vec<Row>,
@@ -261,6 +262,11 @@ const EXPERIMENTS: &[Experiment] = &[
         rows: &[Row::middle(3)],
         title: "system calls of the middle's process for a connection",
         run: system_calls::run,
+    },
+    Experiment {
+        rows: &[Row::middle(4)],
+        title: "one bulk stream beside an earlier version",
+        run: beside::run,
     },
 ];
 
