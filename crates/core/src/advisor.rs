@@ -60,9 +60,10 @@ pub struct Thresholds {
     /// Share of its present rate that a sender must be able to keep, in percent. A sender on the long leg, which measured
     /// 88 to 95 of 95 Mbit/s, is predicted at 80.
     pub enough_percent: u64,
-    /// True if a pair over two long legs waits while little passes: it may carry a stream later, and would not be relayed
-    /// again for that.
-    pub keeps_idle: bool,
+    /// True if a splice is for good, as the release of an accelerated connection is. Then a pair waits until its losses
+    /// can be judged, an idle pair over two long legs waits for a stream, and the queue on a sender's own leg counts as
+    /// part of the path.
+    pub is_final: bool,
 }
 
 impl Thresholds {
@@ -73,7 +74,7 @@ impl Thresholds {
             short_path: Duration::from_millis(5),
             negligible_percent: 800,
             enough_percent: 75,
-            keeps_idle: false,
+            is_final: false,
         }
     }
 
@@ -87,7 +88,7 @@ impl Thresholds {
             // A path is longer than its longer leg by 1 / ratio: with one round trip for two that is the largest gain.
             negligible_percent: 100 * 100 / (gain - 100),
             enough_percent: 100 * 100 / u64::from(gain),
-            keeps_idle: true,
+            is_final: true,
         }
     }
 }
@@ -124,6 +125,11 @@ const FIRST_ROUNDS: u32 = 4;
 const FIRST_BYTES: u64 = 256 << 10;
 /// Time after which a connection that carried fewer bytes is not going to carry many.
 const FIRST_TIME: Duration = Duration::from_secs(3);
+
+/// Bytes and time like [`FIRST_BYTES`] and [`FIRST_TIME`], before a splice that is for good: so many bytes are more
+/// segments, in one direction, than the judgement of losses needs.
+const FINAL_BYTES: u64 = 1 << 20;
+const FINAL_TIME: Duration = Duration::from_secs(30);
 
 /// Advises on a pair of connections, of which the client's leg and the server's leg were just sampled.
 ///
@@ -176,11 +182,11 @@ pub fn advise(
     }
     let has_negligible_leg =
         thresholds.is_negligible(client, server) || thresholds.is_negligible(server, client);
-    if !has_negligible_leg && too_young(path, age, bytes) {
+    if !has_negligible_leg && thresholds.is_too_young(path, age, bytes) {
         return wait(RelayReason::AdvisedWait, 2, 50);
     }
     let is_idle = !upward.is_bulk() && !downward.is_bulk();
-    if thresholds.keeps_idle && is_idle && !has_negligible_leg {
+    if thresholds.is_final && is_idle && !has_negligible_leg {
         return wait(RelayReason::AdvisedWait, 0, 1_000);
     }
     if upward.keeps_its_rate() && downward.keeps_its_rate() {
@@ -196,15 +202,19 @@ impl Thresholds {
         leg.is_lossy() && !self.is_negligible(other, leg)
     }
 
+    /// Returns whether too little is known of a pair over two long legs.
+    fn is_too_young(&self, path: Duration, age: Duration, bytes: u64) -> bool {
+        let (first_bytes, first_time) = match self.is_final {
+            true => (FINAL_BYTES, FINAL_TIME),
+            false => (FIRST_BYTES, FIRST_TIME),
+        };
+        age < path.saturating_mul(FIRST_ROUNDS) || (bytes < first_bytes && age < first_time)
+    }
+
     /// Returns whether a path over both legs is hardly longer than one over the other leg alone.
     fn is_negligible(&self, leg: &LegSample, other: &LegSample) -> bool {
         leg.base_rtt().saturating_mul(self.negligible_percent) < other.base_rtt().saturating_mul(100)
     }
-}
-
-/// Returns whether too little is known of a pair over two long legs.
-fn too_young(path: Duration, age: Duration, bytes: u64) -> bool {
-    age < path.saturating_mul(FIRST_ROUNDS) || (bytes < FIRST_BYTES && age < FIRST_TIME)
 }
 
 /// Direction of a pair. `sender` and `receiver` are our sockets toward the true sender and the true receiver.
@@ -250,7 +260,12 @@ impl Direction<'_> {
         if self.thresholds.is_negligible(self.sender, self.receiver) && self.sender.base_rtt() <= BESIDE {
             return true;
         }
-        let predicted = bytes_per_second(self.sender.in_flight_estimate(), self.path);
+        // A queue on the sender's own leg is counted in its window; after a splice it may be there as before.
+        let path = match self.thresholds.is_final {
+            true => self.sender.rtt.saturating_add(self.receiver.base_rtt()),
+            false => self.path,
+        };
+        let predicted = bytes_per_second(self.sender.in_flight_estimate(), path);
         let needed = match self.is_backlogged() {
             // The relay holds this sender back: its peak shows its capacity, and the relay will let it reach that once
             // the other leg has grown.

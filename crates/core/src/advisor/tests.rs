@@ -256,6 +256,24 @@ fn an_accelerator_keeps_what_gains_and_what_may_gain() {
     ] {
         assert_eq!(judged(115, a, b), expected, "{name}");
     }
+    let queued = LegSample {
+        rtt: ms(60),
+        ..sending(ms(20), 95)
+    };
+    assert_eq!(
+        judged(115, queued, leg(ms(20))),
+        Some(RelayReason::AdvisedThroughput),
+        "its queue stays"
+    );
+    // So few segments hide a loss of 10 %.
+    let thresholds = Thresholds::for_gain(ms(10), 115);
+    let few = LegSample {
+        segments_received: 190,
+        out_of_order: 50,
+        ..sending(ms(25), 3)
+    };
+    let young = advise(&thresholds, &few, &leg(ms(25)), ms(2_000), 282_360);
+    assert_eq!(reason(young), Some(RelayReason::AdvisedWait));
     // 20 ms beside 80 can gain a quarter at most.
     assert_eq!(judged(130, leg(ms(20)), leg(ms(80))), None);
     assert!(judged(120, leg(ms(20)), leg(ms(80))).is_some());
