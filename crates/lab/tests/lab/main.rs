@@ -7,6 +7,7 @@ mod chain;
 mod checker;
 mod common;
 mod exchanges;
+mod experiments;
 mod farm;
 mod interrupted;
 mod links;

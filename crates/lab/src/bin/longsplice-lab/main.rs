@@ -54,6 +54,7 @@ fn run(command: Subcommand) -> Result<ExitCode> {
         }
         Subcommand::Clean { prefix } => {
             eprintln!("{} namespaces removed", cleanup::sweep(&prefix)?);
+            experiment::sweep();
             Ok(ExitCode::SUCCESS)
         }
     }

@@ -8,6 +8,7 @@ mod measure;
 mod plan;
 mod plot;
 mod queue;
+mod raster;
 mod scene;
 
 use std::fs;
@@ -18,12 +19,16 @@ use std::time::SystemTime;
 use anyhow::{Context, Result};
 
 use accelerator::Program;
-use figure::{Figure, Point, Series, Source};
+pub(crate) use accelerator::sweep;
+use figure::{Figure, Point, Series, Source, median, number};
 use measure::Laboratory;
 use plan::{Experiment, Points};
 
 /// Exit status of a run with points that do not count.
 const DOES_NOT_COUNT: u8 = 3;
+
+/// Most points of a series that are printed one by one.
+const MOST_LINES: usize = 30;
 
 /// Options of `run`.
 #[derive(Debug, clap::Args)]
@@ -37,7 +42,7 @@ pub(crate) struct RunArgs {
     /// Points to measure
     #[arg(long, value_enum, default_value_t = Points::All)]
     points: Points,
-    /// Folder of the results: EXPERIMENT.json, .csv and .svg
+    /// Folder of the results: EXPERIMENT.json, .csv, .svg and .png
     #[arg(long, value_name = "DIR", default_value = "target/figures")]
     out: PathBuf,
     /// Program longsplice for the nodes; without it, the one beside this program or in PATH
@@ -68,6 +73,7 @@ pub(crate) fn list() -> ExitCode {
 pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     let experiments = chosen(&args.experiments)?;
     let program = Program::find(args.longsplice.as_deref())?;
+    sweep();
     fs::create_dir_all(&args.out).with_context(|| format!("cannot make {}", args.out.display()))?;
     let mut all_count = true;
     for experiment in experiments {
@@ -163,23 +169,34 @@ fn write(figure: &Figure, folder: &Path) -> Result<()> {
     save("json", &json)?;
     save("csv", figure.csv().as_bytes())?;
     save("svg", plot::svg(figure)?.as_bytes())?;
-    Ok(())
+    save("png", &plot::png(figure)?)
 }
 
-/// Prints the measured points.
+/// Prints the measured points; of a series over time only the middle and the highest value.
 fn show(figure: &Figure) {
     println!("{}: {}", figure.experiment, figure.title);
     let measured = figure.series.iter().filter(|one| one.source == Source::Measured);
     for series in measured {
-        for point in &series.points {
-            let (x, y) = (figure::number(point.x), figure::number(point.y));
+        let over_time = series.points.len() > MOST_LINES;
+        let points = if over_time {
+            &series.points[..1]
+        } else {
+            &series.points[..]
+        };
+        for point in points {
             let goodput = match (point.plain_mbit, point.accelerated_mbit) {
-                (Some(plain), Some(accelerated)) => {
-                    format!(" ({plain:.2} to {accelerated:.2} Mbit/s)")
-                }
+                (Some(plain), Some(accelerated)) => format!("{plain:.2} to {accelerated:.2} Mbit/s"),
+                (None, Some(accelerated)) => format!("{accelerated:.2} Mbit/s"),
                 _ => String::new(),
             };
-            println!("  {}, x = {x}: {y}{goodput}", series.name);
+            let value = if over_time {
+                let values = || series.points.iter().map(|point| point.y);
+                let (middle, most) = (median(values().collect()), values().fold(0.0, f64::max));
+                format!("median {}, most {}", number(middle), number(most))
+            } else {
+                format!("x = {}: {}", number(point.x), number(point.y))
+            };
+            println!("  {}, {value} ({goodput})", series.name);
             for reason in &point.against {
                 println!("    does not count: {reason}");
             }

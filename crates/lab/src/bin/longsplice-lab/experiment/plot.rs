@@ -7,6 +7,7 @@ use plotters::coord::ranged1d::{AsRangedCoord, ValueFormatter};
 use plotters::prelude::*;
 
 use super::figure::{Axis, Figure, Point, Series, Source, number};
+use super::raster::Raster;
 
 /// Width and height of a picture.
 const SIZE: (u32, u32) = (800, 500);
@@ -32,6 +33,13 @@ pub(crate) fn svg(figure: &Figure) -> Result<String> {
     let mut text = String::new();
     draw(SVGBackend::with_string(&mut text, SIZE), figure)?;
     Ok(text)
+}
+
+/// Returns the picture as a PNG file.
+pub(crate) fn png(figure: &Figure) -> Result<Vec<u8>> {
+    let mut raster = Raster::new(SIZE);
+    draw(&mut raster, figure)?;
+    Ok(raster.encode()?)
 }
 
 /// Draws on a backend: the axes are linear or logarithmic, each by itself.
@@ -150,6 +158,19 @@ mod tests {
                 assert!(text.contains(word), "{word}: {text}");
             }
         }
+    }
+
+    #[test]
+    fn a_picture_is_a_png_file() {
+        let bytes = png(&example()).unwrap();
+        assert!(bytes.starts_with(b"\x89PNG\r\n"));
+        let mut reader = png::Decoder::new(std::io::Cursor::new(bytes))
+            .read_info()
+            .unwrap();
+        let mut pixels = vec![0; reader.output_buffer_size().unwrap()];
+        let info = reader.next_frame(&mut pixels).unwrap();
+        assert_eq!((info.width, info.height), SIZE);
+        assert!(pixels.iter().any(|byte| *byte == 0), "there is black text");
     }
 
     #[test]
