@@ -72,7 +72,7 @@ const FIG4: Experiment = Experiment {
     cases: |points| {
         let places = points.of(&[10, 20, 30, 40, 50, 60, 70, 80, 90]);
         let case = |place: u64| Case {
-            scene: windowed(&[place, 100 - place], FORCED, WINDOW),
+            scene: windowed(&[place, 100 - place], FORCED),
             ..case("measured", place as f64)
         };
         places.into_iter().map(case).collect()
@@ -113,7 +113,7 @@ const FIG5: Experiment = Experiment {
         let case = |size: u64| Case {
             scene: Scene {
                 load: Load::Bytes(size),
-                ..windowed(&[50, 50], "", WINDOW)
+                ..windowed(&[50, 50], "")
             },
             runs: points.runs(3),
             ..case("measured", size as f64)
@@ -157,7 +157,7 @@ const FIG6: Experiment = Experiment {
     ],
     cases: |points| {
         let case = |nodes: u64| Case {
-            scene: windowed(&even(100, nodes), "", WINDOW),
+            scene: windowed(&even(100, nodes), ""),
             ..case("measured", nodes as f64)
         };
         points.of(&[1, 2, 3, 4, 5, 6, 7]).into_iter().map(case).collect()
@@ -166,14 +166,16 @@ const FIG6: Experiment = Experiment {
 
 const FIG8: Experiment = Experiment {
     name: "fig8",
-    title: "Window of the node (figure 8)",
+    title: "Memory of the node (figure 8)",
     notes: &[
         "node in the middle of 100 ms of round trip, 100 Mbit/s, reno; windows of 64 KB at the hosts; 10 s",
+        "the limit is that of the node's sending sockets (tcp_wmem): the windows that a node offers are never below those \
+         that the far ends had offered before the take-over",
         "paper: linear below the window of the hosts, constant above it, by its text",
     ],
     policy: "",
     x: Axis {
-        label: "window of the node, KB",
+        label: "bytes that the node holds at most, KB",
         is_logarithmic: true,
     },
     y: SPEED_UP,
@@ -192,7 +194,10 @@ const FIG8: Experiment = Experiment {
     }],
     cases: |points| {
         let case = |kilobytes: u32| Case {
-            scene: windowed(&[50, 50], "", kilobytes << 10),
+            scene: Scene {
+                node_store: Some(kilobytes << 10),
+                ..windowed(&[50, 50], "")
+            },
             ..case("measured", f64::from(kilobytes))
         };
         points
@@ -465,6 +470,7 @@ fn accelerated(links: Vec<LinkSpec>, options: &[&str]) -> Scene {
         congestion: "reno",
         host_window: None,
         node_window: None,
+        node_store: None,
         accelerators: options.iter().map(words).collect(),
         flows: vec![flow(0, true)],
         load: Load::Time(Duration::from_secs(10)),
@@ -474,12 +480,12 @@ fn accelerated(links: Vec<LinkSpec>, options: &[&str]) -> Scene {
 
 /// Returns a scene of links with these round trips in milliseconds, limited by the windows of the hosts and by those of the
 /// nodes.
-fn windowed(rtts: &[u64], options: &str, node_window: u32) -> Scene {
+fn windowed(rtts: &[u64], options: &str) -> Scene {
     let links: Vec<LinkSpec> = rtts.iter().map(|rtt| link(*rtt)).collect();
     let options = vec![options; links.len().saturating_sub(1)];
     Scene {
         host_window: Some(WINDOW),
-        node_window: Some(node_window),
+        node_window: Some(WINDOW),
         ..accelerated(links, &options)
     }
 }

@@ -18,6 +18,9 @@ pub(crate) struct Scene {
     pub(crate) host_window: Option<u32>,
     /// Largest window of the nodes' sockets, in bytes.
     pub(crate) node_window: Option<u32>,
+    /// Most bytes that a node's socket holds for its far end, sent or not; `None`: several windows. (A node's window is not
+    /// the place to limit it: it is never smaller than what the far end had offered before it was taken over.)
+    pub(crate) node_store: Option<u32>,
     /// Options of `longsplice accelerate` for each node; empty: all nodes are routers.
     pub(crate) accelerators: Vec<Vec<String>>,
     /// Flows from the client to the server, all from the start.
@@ -79,6 +82,7 @@ impl Scene {
             accelerators: Vec::new(),
             flows: self.flows.iter().map(plain).collect(),
             node_window: None,
+            node_store: None,
             ..self.clone()
         }
     }
@@ -131,6 +135,16 @@ impl Scene {
                 let (read, write) = (window / 5 * 8, window * 4);
                 namespace.sysctl("net.ipv4.tcp_rmem", &format!("4096 {read} {read}"))?;
                 namespace.sysctl("net.ipv4.tcp_wmem", &format!("4096 16384 {write}"))?;
+            }
+        }
+        if let Some(store) = self.node_store {
+            // The kernel's own share of a buffer of full segments is below a quarter.
+            let write = store / 4 * 5;
+            for node in &chain.nodes {
+                node.sysctl(
+                    "net.ipv4.tcp_wmem",
+                    &format!("4096 {} {write}", write.min(16_384)),
+                )?;
             }
         }
         Ok(())
