@@ -14,6 +14,12 @@ pub(crate) struct Axis {
     pub(crate) is_logarithmic: bool,
 }
 
+/// Axis of the quotient of goodputs with and without acceleration.
+pub(crate) const SPEED_UP: Axis = Axis {
+    label: "speed-up",
+    is_logarithmic: false,
+};
+
 /// Source of a series.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]

@@ -1,10 +1,13 @@
 //! Experiments: what the accelerator gains over emulated paths, beside the values of paper 004.
 
 mod accelerator;
+mod beyond;
 mod catalog;
 mod figure;
 mod load;
 mod measure;
+mod paper;
+mod paths;
 mod plan;
 mod plot;
 mod queue;
