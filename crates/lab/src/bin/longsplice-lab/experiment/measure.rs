@@ -4,6 +4,7 @@ use anyhow::Result;
 
 use super::accelerator::Program;
 use super::figure::{Point, median};
+use super::load::FlowOutcome;
 use super::plan::{Case, Measure};
 use super::scene::{Outcome, Scene};
 
@@ -39,8 +40,8 @@ impl Laboratory<'_> {
                 Ok(queue_points(case, outcome, rate))
             }
             Measure::Share => {
-                let outcome = self.run(&case.scene, self.seed, what)?;
-                Ok(vec![share_point(case, outcome)])
+                let runs = self.runs(&case.scene, case.runs, what)?;
+                Ok(vec![share_point(case, runs)])
             }
         }
     }
@@ -128,26 +129,27 @@ fn queue_points(case: &Case, outcome: Outcome, rate: f64) -> Vec<Point> {
     points
 }
 
-/// Returns the quotient of the mean goodputs of accelerated and plain flows of one run.
-fn share_point(case: &Case, outcome: Outcome) -> Point {
-    let mean = |is_accelerated| {
-        let flows = outcome
+/// Returns the quotient of the mean goodputs of accelerated and plain flows, as the median of runs.
+fn share_point(case: &Case, runs: Vec<Outcome>) -> Point {
+    let mean = |run: &Outcome, is_accelerated| {
+        let flows = run
             .flows
             .iter()
             .filter(|flow| flow.is_accelerated == is_accelerated);
-        let goodputs: Vec<f64> = flows.map(|flow| flow.goodput()).collect();
+        let goodputs: Vec<f64> = flows.map(FlowOutcome::goodput).collect();
         goodputs.iter().sum::<f64>() / goodputs.len() as f64
     };
-    let (plain, accelerated) = (mean(false), mean(true));
-    let against = outcome.against(&case.scene);
+    let middle = |is_accelerated| median(runs.iter().map(|run| mean(run, is_accelerated)).collect());
+    let quotients = runs.iter().map(|run| quotient(mean(run, true), mean(run, false)));
+    let against: Vec<String> = runs.iter().flat_map(|run| run.against(&case.scene)).collect();
     Point {
         x: case.x,
-        y: quotient(accelerated, plain),
+        y: median(quotients.collect()),
         counts: against.is_empty(),
         against,
-        plain_mbit: Some(plain),
-        accelerated_mbit: Some(accelerated),
-        runs: vec![outcome],
+        plain_mbit: Some(middle(false)),
+        accelerated_mbit: Some(middle(true)),
+        runs,
     }
 }
 
@@ -160,7 +162,6 @@ fn quotient(of: f64, by: f64) -> f64 {
 mod tests {
     use longsplice_lab::Verdict;
 
-    use super::super::load::FlowOutcome;
     use super::super::plan::Points;
     use super::super::queue::QueueSample;
     use super::super::{catalog, plan};
@@ -225,7 +226,14 @@ mod tests {
 
     #[test]
     fn a_share_is_of_means() {
-        let point = share_point(&case_of("share"), outcome(&[6.0, 2.0, 4.0], 2));
+        let point = share_point(
+            &case_of("share"),
+            vec![
+                outcome(&[6.0, 2.0, 4.0], 2),
+                outcome(&[9.0, 1.0], 2),
+                outcome(&[1.0, 1.0], 2),
+            ],
+        );
         assert!((point.y - 2.0).abs() < 1e-9, "{point:?}");
         assert!(quotient(1.0, 0.0).abs() < 1e-9);
     }
