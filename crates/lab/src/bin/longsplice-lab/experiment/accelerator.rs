@@ -74,7 +74,7 @@ impl Accelerator {
                 "longsplice does not serve:\n{}",
                 said()
             );
-            // Poll: no event announces the socket.
+            // Poll, because no event announces the socket.
             thread::sleep(Duration::from_millis(5));
         }
         Ok(accelerator)
@@ -102,7 +102,7 @@ impl Accelerator {
 
 impl Drop for Accelerator {
     fn drop(&mut self) {
-        // SIGKILL: an orderly end would release the flows of a run that is over, and take seconds.
+        // Kill it: an orderly end would release the flows of a run that is over, and take seconds.
         let _ = self.process.kill(Signal::KILL);
         let _ = self.process.wait(PATIENCE);
         unpin(&Path::new(PINS).join(format!("longsplice-{}", self.instance)));

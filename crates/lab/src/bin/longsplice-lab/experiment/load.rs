@@ -95,7 +95,7 @@ impl Load {
                 scope.spawn(move || {
                     let sent = client.run(|| self.send(addr, pattern, start, over));
                     if let Err(error) | Ok(Err(error)) = sent.map_err(anyhow::Error::from) {
-                        // The receiver reports what is missing.
+                        // Go on: the receiver reports what is missing.
                         eprintln!("longsplice-lab: port {}: {error:#}", addr.port());
                     }
                 });
@@ -123,7 +123,7 @@ impl Load {
         socket.connect_timeout(&to.into(), self.time())?;
         let mut stream = TcpStream::from(socket);
         stream.set_nodelay(true)?;
-        // A write that waits for room looks at the clock now and then.
+        // Wake a write that waits for room, to look at the clock.
         stream.set_write_timeout(Some(Duration::from_millis(100)))?;
         let until = start + self.time();
         let mut sent = 0;
@@ -139,12 +139,12 @@ impl Load {
             match stream.write(pattern.at(sent, left)) {
                 Ok(len) => sent += len as u64,
                 Err(error) if is_timeout(&error) => {}
-                // The receiver has closed at the end of the time.
+                // Expect a reset at the end: the receiver closes with bytes on their way.
                 Err(_) if Instant::now() >= until || over.load(Ordering::Relaxed) => break,
                 Err(error) => return Err(error.into()),
             }
         }
-        // Closing before the receiver has ended would not lose a byte, but an idle thread costs less than a FIN.
+        // Keep the connection until the receiver has ended.
         while !over.load(Ordering::Relaxed) && Instant::now() < until {
             thread::sleep(Duration::from_millis(1));
         }
@@ -188,7 +188,7 @@ impl Load {
         let Some(left) = time_left(until) else {
             return Ok(until);
         };
-        // The timeout of a listening socket is that of accept(2).
+        // Limit accept(2): it obeys the timeout for reads.
         SockRef::from(listener).set_read_timeout(Some(left))?;
         let mut stream = match listener.accept() {
             Ok((stream, _)) => stream,

@@ -44,7 +44,7 @@ pub(super) fn rated(rtt: u64, rate: u64, loss: f64) -> LinkSpec {
 /// Returns the round trips of the links between evenly spaced nodes, in milliseconds.
 pub(super) fn even(rtt: u64, nodes: u64) -> Vec<u64> {
     let links = nodes + 1;
-    // What a division leaves is spread over the first links.
+    // Spread the remainder of the division over the first links.
     (0..links)
         .map(|n| rtt / links + u64::from(n < rtt % links))
         .collect()

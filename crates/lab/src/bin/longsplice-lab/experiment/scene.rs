@@ -130,7 +130,7 @@ impl Scene {
         for (namespace, window) in all {
             namespace.sysctl("net.ipv4.tcp_congestion_control", self.congestion)?;
             if let Some(window) = window {
-                // Linux 6.18 offers five eighths of a receive buffer as the window once full segments have come. A
+                // Count on five eighths: Linux 6.18 offers so much of a receive buffer once full segments have come. A
                 // send buffer must hold what is not yet acknowledged, and its overhead.
                 let (read, write) = (window / 5 * 8, window * 4);
                 namespace.sysctl("net.ipv4.tcp_rmem", &format!("4096 {read} {read}"))?;
@@ -138,7 +138,7 @@ impl Scene {
             }
         }
         if let Some(store) = self.node_store {
-            // The kernel's own share of a buffer of full segments is below a quarter.
+            // Add a quarter for the kernel's own share of a buffer of full segments.
             let write = store / 4 * 5;
             for node in &chain.nodes {
                 node.sysctl(
