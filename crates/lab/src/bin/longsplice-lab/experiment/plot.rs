@@ -28,6 +28,9 @@ const OTHERS: [RGBColor; 3] = [
 /// Size of the legend's text: its frame is as wide as plotters' estimate, which is too small for a smaller text.
 const LEGEND: u32 = 16;
 
+/// Most numbers at an axis: more of them overlap on a logarithmic one.
+const LABELS: usize = 8;
+
 /// Most points of a series that have marks; more of them are a line only.
 const MOST_MARKS: usize = 30;
 
@@ -89,6 +92,8 @@ where
         .configure_mesh()
         .x_desc(figure.x.label)
         .y_desc(figure.y.label)
+        .x_labels(LABELS)
+        .y_labels(LABELS)
         .x_label_formatter(&label)
         .y_label_formatter(&label)
         .light_line_style(WHITE)
