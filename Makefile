@@ -4,7 +4,7 @@ SHELL := /bin/bash
 BPF_SOURCES := $(wildcard bpf/*.[ch])
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo test test-kernels soak fuzz bench bench-quick bench-report audit fmt clean
+.PHONY: help deps build demo test test-kernels soak fuzz bench bench-quick bench-report figures figures-quick audit fmt clean
 
 help: ## Say what there is
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 \t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -41,6 +41,14 @@ bench-quick: build ## The same, shortened: shows that the harness works
 
 bench-report: deps ## Make docs/benchmarks.md and the README's table of the committed samples
 	cargo run --quiet --package longsplice-bench --bin bench -- report
+
+figures: build ## Measure what the accelerator gains, beside paper 004, into target/figures (root, a quiet machine); EXPERIMENTS=
+	cargo build --release --package longsplice-lab --bin longsplice-lab
+	@target/release/longsplice-lab run $(or $(EXPERIMENTS),all) --out target/figures
+
+figures-quick: build ## The same with a third of the points, once each
+	cargo build --release --package longsplice-lab --bin longsplice-lab
+	@target/release/longsplice-lab run $(or $(EXPERIMENTS),all) --points quick --out target/figures
 
 audit: ## Check what is depended upon: bans, licences, sources (needs cargo-deny)
 	@if cargo deny --version >/dev/null 2>&1; then \

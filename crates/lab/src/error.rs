@@ -46,6 +46,14 @@ pub enum Error {
         /// Largest number of servers.
         most: usize,
     },
+    /// The chain has no link, or too many.
+    #[error("a chain has 1 to {most} links, not {asked}")]
+    Links {
+        /// Number of links in the chain.
+        asked: usize,
+        /// Largest number of links.
+        most: usize,
+    },
     /// No namespace, or more than one, has the name.
     #[error("no single namespace is called {name}; there are: {there}")]
     NoNamespace {

@@ -4,7 +4,8 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use longsplice_lab::{
-    Emulated, Error, Family, Farm, FarmOptions, LinkReport, LinkSpec, Namespace, Three, ThreeOptions, cleanup,
+    Chain, Emulated, Error, Family, Farm, FarmOptions, LinkReport, LinkSpec, Namespace, Three, ThreeOptions,
+    cleanup,
 };
 use nix::sys::socket::{setsockopt, sockopt::RcvBufForce};
 use parking_lot::{Mutex, MutexGuard};
@@ -34,6 +35,12 @@ pub(crate) fn emulated_of(
 /// Makes a topology of emulated links given as text.
 pub(crate) fn linked(name: &str, client_link: &str, server_link: &str) -> Emulated {
     emulated(name, client_link.parse().unwrap(), server_link.parse().unwrap())
+}
+
+/// Makes a row of nodes.
+pub(crate) fn chain(name: &str, family: Family, links: &[LinkSpec]) -> Chain {
+    prepare();
+    or_needs_root(Chain::new(name, family, links))
 }
 
 /// Makes a topology with several servers.

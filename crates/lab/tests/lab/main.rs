@@ -3,9 +3,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails as the test does")]
 
+mod chain;
 mod checker;
 mod common;
 mod exchanges;
+mod experiments;
 mod farm;
 mod interrupted;
 mod links;

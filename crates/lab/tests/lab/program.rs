@@ -168,12 +168,12 @@ fn a_command_runs_in_a_node_of_a_topology_that_is_up() {
         assert!(output.status.success(), "{output:?}");
         text(&output.stdout)
     };
-    assert!(addrs(&["run", "--name", &name, "server2"]).contains("198.18.3.1/24"));
+    assert!(addrs(&["exec", "--name", &name, "server2"]).contains("198.18.3.1/24"));
     let full = format!("{name}-client-{}-0", up.pid());
-    assert!(addrs(&["run", &full]).contains("198.18.1.1/24"));
-    let failed = lab(&["run", "--name", &name, "client", "--", "sh", "-c", "exit 7"]);
+    assert!(addrs(&["exec", &full]).contains("198.18.1.1/24"));
+    let failed = lab(&["exec", "--name", &name, "client", "--", "sh", "-c", "exit 7"]);
     assert_eq!(failed.status.code(), Some(7));
-    let unknown = lab(&["run", "--name", &name, "server3", "--", "true"]);
+    let unknown = lab(&["exec", "--name", &name, "server3", "--", "true"]);
     assert!(
         text(&unknown.stderr).contains(&full),
         "what there is: {unknown:?}"

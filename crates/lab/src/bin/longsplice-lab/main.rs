@@ -1,8 +1,9 @@
-//! The laboratory from the shell: topologies around a command, and verified traffic.
+//! The laboratory from the shell: topologies around a command, verified traffic, and experiments.
 
 #![forbid(unsafe_code)]
 
 mod args;
+mod experiment;
 mod links;
 mod net;
 mod traffic;
@@ -14,7 +15,7 @@ use anyhow::{Context, Result};
 use clap::Parser;
 use longsplice_lab::{Process, Traffic, TrafficServer, cleanup, netns};
 
-use args::{Args, RunArgs, Subcommand};
+use args::{Args, ExecArgs, Subcommand};
 
 fn main() -> ExitCode {
     let args = Args::parse();
@@ -28,7 +29,9 @@ fn run(command: Subcommand) -> Result<ExitCode> {
     cleanup::install()?;
     match command {
         Subcommand::Up(up) => net::up(&up),
-        Subcommand::Run(run) => run_inside(&run),
+        Subcommand::Exec(exec) => run_inside(&exec),
+        Subcommand::List => Ok(experiment::list()),
+        Subcommand::Run(run) => experiment::run(&run),
         Subcommand::Traffic(traffic) => traffic::run(&traffic),
         Subcommand::Links { links } => links::show(&links),
         Subcommand::Serve(serve) => {
@@ -51,13 +54,14 @@ fn run(command: Subcommand) -> Result<ExitCode> {
         }
         Subcommand::Clean { prefix } => {
             eprintln!("{} namespaces removed", cleanup::sweep(&prefix)?);
+            experiment::sweep();
             Ok(ExitCode::SUCCESS)
         }
     }
 }
 
 /// Runs a command in a namespace that another process made, and returns its status.
-fn run_inside(run: &RunArgs) -> Result<ExitCode> {
+fn run_inside(run: &ExecArgs) -> Result<ExitCode> {
     let node = format!("{}-{}", run.name, run.node);
     let name = netns::find(&node).or_else(|error| netns::find(&run.node).map_err(|_| error))?;
     let mut command = command(&run.command)?;

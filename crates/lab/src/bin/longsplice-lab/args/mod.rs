@@ -8,7 +8,9 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 pub(crate) use drive::DriveArgs;
 pub(crate) use net::NetArgs;
 
-/// Topologies of network namespaces, emulated links and verified traffic.
+use crate::experiment::RunArgs;
+
+/// Topologies of network namespaces, emulated links, verified traffic, and experiments.
 ///
 /// A topology is a client, a forwarder and one or more servers, each a network namespace, and lives as long as the command
 /// that made it. Links are emulated where they are described, and veth pairs elsewhere; `links` says how to describe them.
@@ -25,7 +27,7 @@ pub(crate) enum Subcommand {
     /// Bring up a topology around a command, or until interrupted, and report on its links
     Up(UpArgs),
     /// Run a command in a namespace of a topology that is up
-    Run(RunArgs),
+    Exec(ExecArgs),
     /// Bring up a topology, run verified traffic over it, and report
     ///
     /// Ends with status 0 when every byte arrived and 1 when some did not. Ends with status 3 when every byte arrived
@@ -48,6 +50,13 @@ pub(crate) enum Subcommand {
         #[arg(long)]
         json: bool,
     },
+    /// List the experiments
+    List,
+    /// Run experiments with the accelerator, and write their results and pictures
+    ///
+    /// Ends with status 3 when points do not count: the emulator was late in every attempt, or a flow failed or was not
+    /// taken over.
+    Run(RunArgs),
     /// Remove what killed runs of this program, or of tests, left behind
     #[command(alias = "sweep")]
     Clean {
@@ -70,7 +79,7 @@ pub(crate) struct UpArgs {
 }
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct RunArgs {
+pub(crate) struct ExecArgs {
     /// Prefix of the names of the namespaces
     #[arg(long, default_value = "lab")]
     pub(crate) name: String,

@@ -1,0 +1,171 @@
+//! Daemon of the product in a node: started as a process, asked, and ended.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+use longsplice_lab::{Namespace, Process};
+use rustix::process::Signal;
+use serde_json::Value;
+
+/// Longest time until a daemon serves, and until it has ended.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Folder of the pins of all daemons.
+const PINS: &str = "/sys/fs/bpf";
+
+/// Program `longsplice`.
+#[derive(Debug, Clone)]
+pub(crate) struct Program(PathBuf);
+
+impl Program {
+    /// Finds it: where it was named, or else beside this program or in PATH.
+    pub(crate) fn find(named: Option<&Path>) -> anyhow::Result<Program> {
+        if let Some(path) = named {
+            ensure!(path.is_file(), "{} is no file", path.display());
+            return Ok(Program(path.to_owned()));
+        }
+        let beside = std::env::current_exe()?.with_file_name("longsplice");
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let others = std::env::split_paths(&path).map(|folder| folder.join("longsplice"));
+        let found = [beside].into_iter().chain(others).find(|file| file.is_file());
+        found.map(Program).context(
+            "there is no program longsplice beside this one or in PATH: build it, or name it with --longsplice",
+        )
+    }
+}
+
+/// Running daemon. Dropping it ends it and removes what it pinned.
+#[derive(Debug)]
+pub(crate) struct Accelerator {
+    process: Process,
+    instance: String,
+}
+
+impl Accelerator {
+    /// Starts it in a node of a chain, with more options, and waits until it serves.
+    pub(crate) fn start(program: &Program, node: &Namespace, options: &[String]) -> anyhow::Result<Self> {
+        static COUNTER: AtomicU32 = AtomicU32::new(0);
+        let count = COUNTER.fetch_add(1, Ordering::Relaxed);
+        let instance = format!("lab-{}-{count}", std::process::id());
+        let log = file(&instance, "log");
+        let process = node
+            .command(&program.0)
+            .args(["accelerate", "--inside", "f0", "--outside", "f1"])
+            .args(options)
+            .args(["--instance", &instance, "-v", "--admin"])
+            .arg(file(&instance, "sock"))
+            .log_to(&log)?
+            .spawn()?;
+        let accelerator = Accelerator { process, instance };
+        let since = Instant::now();
+        while accelerator.get("/status").is_none() {
+            let said = || fs::read_to_string(&log).unwrap_or_default();
+            if !accelerator.process.is_running() {
+                bail!("longsplice ended at once:\n{}", said());
+            }
+            ensure!(
+                since.elapsed() < PATIENCE,
+                "longsplice does not serve:\n{}",
+                said()
+            );
+            // Poll, because no event announces the socket.
+            thread::sleep(Duration::from_millis(5));
+        }
+        Ok(accelerator)
+    }
+
+    /// Returns the state and the counters of its accelerator; null without an answer.
+    pub(crate) fn status(&self) -> Value {
+        let status = self.get("/status").unwrap_or_default();
+        let mut status: Value = serde_json::from_str(&status).unwrap_or_default();
+        status["accelerator"].take()
+    }
+
+    /// Returns its answer to a GET, if its status is 200.
+    fn get(&self, path: &str) -> Option<String> {
+        let mut socket = UnixStream::connect(file(&self.instance, "sock")).ok()?;
+        socket.set_read_timeout(Some(PATIENCE)).ok()?;
+        let head = "HTTP/1.1\r\nhost: longsplice\r\nconnection: close\r\n\r\n";
+        write!(socket, "GET {path} {head}").ok()?;
+        let mut answer = String::new();
+        socket.read_to_string(&mut answer).ok()?;
+        let (head, body) = answer.split_once("\r\n\r\n")?;
+        (head.split(' ').nth(1) == Some("200")).then(|| body.to_owned())
+    }
+}
+
+impl Drop for Accelerator {
+    fn drop(&mut self) {
+        // Kill it: an orderly end would release the flows of a run that is over, and take seconds.
+        let _ = self.process.kill(Signal::KILL);
+        let _ = self.process.wait(PATIENCE);
+        unpin(&Path::new(PINS).join(format!("longsplice-{}", self.instance)));
+        let lock = format!("{}.lock", self.instance);
+        let _ = fs::remove_file(Path::new("/run/longsplice").join(lock));
+        for kind in ["sock", "log"] {
+            let _ = fs::remove_file(file(&self.instance, kind));
+        }
+    }
+}
+
+/// Removes what daemons of killed or interrupted runs left pinned, and returns their number.
+pub(crate) fn sweep() -> usize {
+    let Ok(entries) = fs::read_dir(PINS) else { return 0 };
+    let names = entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().into_string().ok());
+    let is_left = |name: &String| owner(name).is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists());
+    let left: Vec<String> = names.filter(is_left).collect();
+    left.iter().for_each(|name| unpin(&Path::new(PINS).join(name)));
+    left.len()
+}
+
+/// Returns the id of the process whose daemon has these pins; `None` for those of others.
+fn owner(name: &str) -> Option<u32> {
+    let (pid, count) = name.strip_prefix("longsplice-lab-")?.split_once('-')?;
+    count.parse::<u32>().ok()?;
+    pid.parse().ok()
+}
+
+/// Removes pins, links before maps.
+fn unpin(pins: &Path) {
+    for folder in [pins.join("links"), pins.to_owned()] {
+        let _ = fs::remove_dir_all(folder);
+    }
+}
+
+/// Returns a file of an instance.
+fn file(instance: &str, kind: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("longsplice-{instance}.{kind}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_owner_of_pins_is_in_their_name() {
+        assert_eq!(owner("longsplice-lab-4711-2"), Some(4711));
+        for other in [
+            "longsplice-test-4711-2",
+            "longsplice-lab-x-2",
+            "longsplice-lab-4711",
+            "longsplice",
+        ] {
+            assert_eq!(owner(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn a_program_that_is_named_must_be_there() {
+        let error = Program::find(Some(Path::new("/no/such/longsplice"))).unwrap_err();
+        assert_eq!(error.to_string(), "/no/such/longsplice is no file");
+        assert!(Program::find(Some(&std::env::current_exe().unwrap())).is_ok());
+    }
+}

@@ -1,0 +1,304 @@
+//! The experiments of paper 004 (Ladiwala, Ramaswamy, Wolf: Transparent TCP acceleration).
+
+use std::time::Duration;
+
+use longsplice_lab::LinkSpec;
+
+use super::figure::{Axis, SPEED_UP, Source};
+use super::load::Load;
+use super::paths::{FIRST_PORT, accelerated, case, even, flow, link, lossy, rated, windowed};
+use super::plan::{Case, Experiment, Measure, Reference};
+use super::scene::Scene;
+
+/// Options that keep every connection taken over which has two round trips at all.
+pub(super) const FORCED: &str = "--min-rtt 1ms --min-gain 1.01";
+
+pub(super) const FIG4: Experiment = Experiment {
+    name: "fig4",
+    title: "Place of the node (figure 4)",
+    notes: &[
+        "100 ms of round trip from end to end, 100 Mbit/s, reno; windows of 64 KB at the hosts and in the node; 10 s",
+        "paper: 2 in the middle by its text; the bound of two loops is the path divided by the longer leg",
+        "design: 1.11 and 1.43 off the middle are taken to be at 10 % and 30 %",
+    ],
+    policy: FORCED,
+    x: Axis {
+        label: "round trip between client and node, ms of 100",
+        is_logarithmic: false,
+    },
+    y: SPEED_UP,
+    references: &[
+        Reference {
+            name: "paper 004",
+            source: Source::Paper,
+            points: &[(50.0, 2.0)],
+        },
+        Reference {
+            name: "bound of two loops",
+            source: Source::Paper,
+            points: &[
+                (10.0, 1.111),
+                (20.0, 1.25),
+                (30.0, 1.429),
+                (40.0, 1.667),
+                (50.0, 2.0),
+                (60.0, 1.667),
+                (70.0, 1.429),
+                (80.0, 1.25),
+                (90.0, 1.111),
+            ],
+        },
+        Reference {
+            name: "prototype",
+            source: Source::Design,
+            points: &[(10.0, 1.11), (30.0, 1.43), (50.0, 2.0)],
+        },
+    ],
+    cases: |points| {
+        let places = points.of(&[10, 20, 30, 40, 50, 60, 70, 80, 90]);
+        let case = |place: u64| Case {
+            scene: windowed(&[place, 100 - place], FORCED),
+            ..case("measured", place as f64)
+        };
+        places.into_iter().map(case).collect()
+    },
+};
+
+pub(super) const FIG5: Experiment = Experiment {
+    name: "fig5",
+    title: "Size of the transfer (figure 5)",
+    notes: &[
+        "node in the middle of 100 ms of round trip, 100 Mbit/s, reno; windows of 64 KB at the hosts and in the node",
+        "time from the SYN until the last byte has arrived; the connection is taken over at the server's answer (M2), so \
+         that the handshake gains nothing",
+        "paper: 1.5 for a few kilobytes, 2 for large transfers by its text; 1.8 at 100 KB by the design page",
+    ],
+    policy: "",
+    x: Axis {
+        label: "bytes",
+        is_logarithmic: true,
+    },
+    y: SPEED_UP,
+    references: &[
+        Reference {
+            name: "paper 004",
+            source: Source::Paper,
+            points: &[(4e3, 1.5), (1e5, 1.8), (1e7, 2.0)],
+        },
+        Reference {
+            name: "prototype (M2)",
+            source: Source::Design,
+            points: &[(4e3, 1.0), (1e5, 1.14)],
+        },
+    ],
+    cases: |points| {
+        let sizes = points.of(&[
+            1_000, 4_000, 10_000, 30_000, 100_000, 300_000, 1_000_000, 3_000_000, 10_000_000,
+        ]);
+        let case = |size: u64| Case {
+            scene: Scene {
+                load: Load::Bytes(size),
+                ..windowed(&[50, 50], "")
+            },
+            runs: points.runs(3),
+            ..case("measured", size as f64)
+        };
+        sizes.into_iter().map(case).collect()
+    },
+};
+
+pub(super) const FIG6: Experiment = Experiment {
+    name: "fig6",
+    title: "Number of nodes (figure 6)",
+    notes: &[
+        "evenly spaced nodes on 100 ms of round trip, 100 Mbit/s, reno; windows of 64 KB at the hosts and in the nodes; 10 s",
+        "paper: linear in the number of nodes by its text",
+    ],
+    policy: "",
+    x: Axis {
+        label: "nodes",
+        is_logarithmic: false,
+    },
+    y: SPEED_UP,
+    references: &[
+        Reference {
+            name: "paper 004",
+            source: Source::Paper,
+            points: &[
+                (1.0, 2.0),
+                (2.0, 3.0),
+                (3.0, 4.0),
+                (4.0, 5.0),
+                (5.0, 6.0),
+                (6.0, 7.0),
+                (7.0, 8.0),
+            ],
+        },
+        Reference {
+            name: "prototype",
+            source: Source::Design,
+            points: &[(1.0, 2.0), (2.0, 3.05), (3.0, 4.05), (4.0, 5.0), (7.0, 7.7)],
+        },
+    ],
+    cases: |points| {
+        let case = |nodes: u64| Case {
+            scene: windowed(&even(100, nodes), ""),
+            ..case("measured", nodes as f64)
+        };
+        points.of(&[1, 2, 3, 4, 5, 6, 7]).into_iter().map(case).collect()
+    },
+};
+
+pub(super) const FIG8: Experiment = Experiment {
+    name: "fig8",
+    title: "Memory of the node (figure 8)",
+    notes: &[
+        "node in the middle of 100 ms of round trip, 100 Mbit/s, reno; windows of 64 KB at the hosts; 10 s",
+        "the limit is that of the node's sending sockets (tcp_wmem): the windows that a node offers are never below those \
+         that the far ends had offered before the take-over",
+        "paper: linear below the window of the hosts, constant above it, by its text",
+    ],
+    policy: "",
+    x: Axis {
+        label: "bytes that the node holds at most, KB",
+        is_logarithmic: true,
+    },
+    y: SPEED_UP,
+    references: &[Reference {
+        name: "paper 004",
+        source: Source::Paper,
+        points: &[
+            (8.0, 0.25),
+            (16.0, 0.5),
+            (32.0, 1.0),
+            (48.0, 1.5),
+            (64.0, 2.0),
+            (128.0, 2.0),
+            (256.0, 2.0),
+        ],
+    }],
+    cases: |points| {
+        let case = |kilobytes: u32| Case {
+            scene: Scene {
+                node_store: Some(kilobytes << 10),
+                ..windowed(&[50, 50], "")
+            },
+            ..case("measured", f64::from(kilobytes))
+        };
+        points
+            .of(&[8, 16, 32, 48, 64, 128, 256])
+            .into_iter()
+            .map(case)
+            .collect()
+    },
+};
+
+pub(super) const FIG9: Experiment = Experiment {
+    name: "fig9",
+    title: "Loss, three nodes (figure 9)",
+    notes: &[
+        "three evenly spaced nodes on 100 ms of round trip, 100 Mbit/s, no limit of windows; 15 s; medians of three seeds",
+        "the loss is that of the whole path, each way, in equal parts on the four links",
+        "reno, cubic: of hosts and nodes; BBR: reno hosts, BBR on the outgoing leg of each node",
+        "paper: close to 10 by its text",
+    ],
+    policy: "",
+    x: Axis {
+        label: "loss, %",
+        is_logarithmic: true,
+    },
+    y: Axis {
+        is_logarithmic: true,
+        ..SPEED_UP
+    },
+    references: &[
+        Reference {
+            name: "paper 004",
+            source: Source::Paper,
+            points: &[(1.0, 10.0), (3.0, 10.0), (10.0, 10.0)],
+        },
+        Reference {
+            name: "prototype (reno)",
+            source: Source::Design,
+            points: &[(1.0, 5.3), (3.0, 6.4), (10.0, 8.3)],
+        },
+    ],
+    cases: |points| {
+        let kinds = [
+            ("reno", "reno", ""),
+            ("cubic", "cubic", ""),
+            ("BBR on the outgoing legs", "reno", "--outside-congestion bbr"),
+        ];
+        let losses = points.of(&[1.0, 3.0, 10.0]);
+        let case = |(series, congestion, options): (&str, &'static str, &str), loss: f64| {
+            let each = 1.0 - (1.0 - loss / 100.0).powf(0.25);
+            let links: Vec<LinkSpec> = even(100, 3).iter().map(|rtt| lossy(*rtt, each)).collect();
+            Case {
+                scene: Scene {
+                    congestion,
+                    load: Load::Time(Duration::from_secs(15)),
+                    ..accelerated(links, &[options; 3])
+                },
+                runs: points.runs(3),
+                ..case(series, loss)
+            }
+        };
+        let of = |kind| losses.iter().map(move |loss| case(kind, *loss));
+        kinds.into_iter().flat_map(of).collect()
+    },
+};
+
+pub(super) const SHARE: Experiment = Experiment {
+    name: "share",
+    title: "Accelerated flows beside plain ones",
+    notes: &[
+        "60 + 80 + 60 ms of round trip, 20 Mbit/s with a queue of 256 KiB in the middle, nodes at both its ends; 30 s; medians of five \
+         runs, since equal flows differ by a factor of two in such a time",
+        "mean goodput of the accelerated flows divided by that of the plain ones, by how many of them there are",
+        "paper: 1.6 for one of ten, 1.1 / 0.7 for nine of ten by its text; design: 1.58 (reno)",
+    ],
+    policy: "",
+    x: Axis {
+        label: "accelerated flows beside one plain one; 0.11: one beside nine",
+        is_logarithmic: true,
+    },
+    y: Axis {
+        label: "goodput of accelerated flows / of plain ones",
+        is_logarithmic: false,
+    },
+    references: &[
+        Reference {
+            name: "paper 004",
+            source: Source::Paper,
+            points: &[(0.11, 1.6), (9.0, 1.57)],
+        },
+        Reference {
+            name: "prototype (reno)",
+            source: Source::Design,
+            points: &[(0.11, 1.58)],
+        },
+    ],
+    cases: |points| {
+        let mixes = points.of(&[(1, 9, 0.11), (1, 1, 1.0), (9, 1, 9.0)]);
+        let case = |congestion: &'static str, (accelerated_flows, plain_flows, x): (u16, u16, f64)| {
+            let all = accelerated_flows + plain_flows;
+            let options = format!("--port {FIRST_PORT}-{}", FIRST_PORT + accelerated_flows - 1);
+            Case {
+                scene: Scene {
+                    congestion,
+                    load: Load::Time(Duration::from_secs(30)),
+                    flows: (0..all).map(|n| flow(n, n < accelerated_flows)).collect(),
+                    ..accelerated(
+                        vec![link(60), rated(80, 20_000_000, 0.0), link(60)],
+                        &[options.as_str(); 2],
+                    )
+                },
+                measure: Measure::Share,
+                runs: points.runs(5),
+                ..case(congestion, x)
+            }
+        };
+        let of = |congestion| mixes.iter().map(move |mix| case(congestion, *mix));
+        ["reno", "cubic"].into_iter().flat_map(of).collect()
+    },
+};

@@ -1,0 +1,100 @@
+//! Plan of an experiment: its cases, and the values of others that they stand beside.
+
+use super::figure::{Axis, Source};
+use super::scene::Scene;
+
+/// Experiment of the list.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Experiment {
+    /// Name on the command line and of the files.
+    pub(crate) name: &'static str,
+    pub(crate) title: &'static str,
+    pub(crate) notes: &'static [&'static str],
+    /// Policy of the nodes, as options of `longsplice accelerate`.
+    pub(crate) policy: &'static str,
+    pub(crate) x: Axis,
+    pub(crate) y: Axis,
+    pub(crate) references: &'static [Reference],
+    /// Returns the cases of all points, or of a third of them.
+    pub(crate) cases: fn(Points) -> Vec<Case>,
+}
+
+/// Values of others.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Reference {
+    pub(crate) name: &'static str,
+    pub(crate) source: Source,
+    pub(crate) points: &'static [(f64, f64)],
+}
+
+/// Points to measure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Points {
+    /// A third of the points, once each
+    Quick,
+    /// All points
+    All,
+}
+
+impl Points {
+    /// Returns the name on the command line.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Points::Quick => "quick",
+            Points::All => "all",
+        }
+    }
+
+    /// Chooses among the points of an experiment: all of them, or the middle one of each three.
+    pub(crate) fn of<T: Copy>(self, all: &[T]) -> Vec<T> {
+        match self {
+            Points::All => all.to_vec(),
+            Points::Quick => all.chunks(3).map(|three| three[three.len() / 2]).collect(),
+        }
+    }
+
+    /// Returns the number of runs of a case.
+    pub(crate) fn runs(self, all: usize) -> usize {
+        match self {
+            Points::All => all,
+            Points::Quick => 1,
+        }
+    }
+}
+
+/// Point of a series, or a whole series over time.
+#[derive(Debug, Clone)]
+pub(crate) struct Case {
+    /// Series that it belongs to.
+    pub(crate) series: String,
+    pub(crate) x: f64,
+    /// Number of runs with seeds of their own; their median counts.
+    pub(crate) runs: usize,
+    pub(crate) scene: Scene,
+    pub(crate) measure: Measure,
+}
+
+/// Quantity that a case measures.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Measure {
+    /// Goodput of the scene, divided by that of the same flows over the same links without acceleration.
+    SpeedUp,
+    /// Time that the bytes in the first node take at a rate in Mbit/s, over the time of the run.
+    QueuedSeconds { rate: f64 },
+    /// Mean goodput of the accelerated flows, divided by that of the others.
+    Share,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_third_of_the_points_is_spread_over_all() {
+        let all = [1, 2, 3, 4, 5, 6, 7];
+        assert_eq!(Points::All.of(&all), all);
+        assert_eq!(Points::Quick.of(&all), [2, 5, 7]);
+        assert_eq!(Points::Quick.of(&[1]), [1]);
+        assert_eq!((Points::All.runs(3), Points::Quick.runs(3)), (3, 1));
+    }
+}

@@ -1,0 +1,99 @@
+//! The experiments of the program `longsplice-lab`. Those that run need root, and the program `longsplice`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use crate::common::one_at_a_time;
+use serde_json::Value;
+
+fn lab(args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_longsplice-lab"));
+    command.args(args);
+    if let Some(path) = std::env::var_os("LONGSPLICE_BIN")
+        && args.first() == Some(&"run")
+    {
+        command.arg("--longsplice").arg(path);
+    }
+    command.output().unwrap()
+}
+
+/// Folder of results, removed when it is dropped.
+struct Results(PathBuf);
+
+impl Results {
+    fn new() -> Results {
+        let name = format!("longsplice-test-figures-{}", std::process::id());
+        Results(std::env::temp_dir().join(name))
+    }
+
+    fn read(&self, file: &str) -> Vec<u8> {
+        fs::read(Path::new(&self.0).join(file)).unwrap()
+    }
+}
+
+impl Drop for Results {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn the_list_names_every_experiment() {
+    let output = lab(&["list"]);
+    assert!(output.status.success());
+    let text = String::from_utf8(output.stdout).unwrap();
+    for name in ["fig4", "fig5", "fig6", "fig8", "fig9", "wan", "queue", "share"] {
+        assert!(text.lines().any(|line| line.starts_with(name)), "{name}: {text}");
+    }
+    let unknown = lab(&["run", "fig1"]);
+    assert_eq!(unknown.status.code(), Some(1));
+    let says = String::from_utf8(unknown.stderr).unwrap();
+    assert!(says.contains("there is no experiment fig1"), "{says}");
+}
+
+/// Transfers of three sizes arrive through a router and through an accelerator, which makes the largest one faster.
+#[test]
+fn a_quick_experiment_leaves_data_and_pictures() {
+    let _turn = one_at_a_time();
+    let results = Results::new();
+    let folder = results.0.display().to_string();
+    let output = lab(&[
+        "run",
+        "fig5",
+        "--points=quick",
+        "--attempts=1",
+        "--seed=3",
+        "--out",
+        &folder,
+    ]);
+    // On a busy machine a point may not count; then the status says so.
+    assert!(matches!(output.status.code(), Some(0 | 3)), "{output:?}");
+    let figure: Value = serde_json::from_slice(&results.read("fig5.json")).unwrap();
+    let points = figure["series"][0]["points"].as_array().unwrap();
+    assert_eq!((points.len(), &figure["seed"]), (3, &3.into()));
+    for point in points {
+        for run in point["runs"].as_array().unwrap() {
+            for flow in run["flows"].as_array().unwrap() {
+                assert_eq!(flow["failure"], Value::Null, "{point:#}");
+            }
+            for node in run["accelerators"].as_array().unwrap() {
+                assert_eq!(node["taken_over_total"], 1, "{point:#}");
+            }
+        }
+        let against = point["against"].as_array().unwrap();
+        assert_eq!(point["counts"], against.is_empty());
+        assert!(
+            against
+                .iter()
+                .all(|reason| reason.as_str().unwrap().contains("late")),
+            "{point:#}"
+        );
+    }
+    let gain = points[2]["y"].as_f64().unwrap();
+    assert!(gain > 1.2, "{gain}");
+    let table = String::from_utf8(results.read("fig5.csv")).unwrap();
+    assert!(table.contains("fig5,paper 004,paper,4000,1.5,true"), "{table}");
+    assert!(results.read("fig5.svg").ends_with(b"</svg>\n"));
+    assert!(results.read("fig5.png").starts_with(b"\x89PNG"));
+}
