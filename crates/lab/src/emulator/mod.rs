@@ -22,7 +22,7 @@
 
 mod histogram;
 mod lane;
-mod lots;
+mod loss_model;
 mod queue;
 mod report;
 pub mod schedule;
