@@ -166,6 +166,8 @@ enum ls_slot_flag {
 	/* With KEEP: the sender has nothing to send beyond its trap, so only a small window is promised
 	 * there. */
 	LS_PAUSE = 1 << 5,
+	/* TRACK, DRAIN: user space waits for an acknowledgement; cleared by the event that reports it. */
+	LS_WATCH = 1 << 6,
 };
 
 /* Bits of ls_leg.bypassed: stream bytes of the peer that bypassed its local socket and that the far end may
@@ -313,6 +315,7 @@ struct ls_wake {
 enum ls_event_kind {
 	LS_E_HELD = 0, /* a packet that was not forwarded: user space injects it later */
 	LS_E_COPY = 1, /* the copy of a packet that was forwarded */
+	LS_E_NEWS = 2, /* no packet: an acknowledgement came for which LS_WATCH was set */
 };
 
 /* An element of the ring `events`; the packet follows, from its Ethernet header on. */

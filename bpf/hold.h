@@ -70,4 +70,21 @@ static __always_inline int hold(struct __sk_buff *skb, const struct flow_ref *fl
 	return TC_ACT_SHOT;
 }
 
+/* Tells user space once that an acknowledgement came for which it waits. It looks again by itself after a
+ * while, so a full ring costs time only. */
+static __always_inline void report_news(const struct flow_ref *flow)
+{
+	struct ls_event *event;
+
+	if (!(__sync_fetch_and_and(&flow->slot->flags, ~LS_WATCH) & LS_WATCH))
+		return;
+	event = bpf_ringbuf_reserve(&events, sizeof(*event), 0);
+	if (!event)
+		return;
+	__builtin_memset(event, 0, sizeof(*event));
+	event->kind = LS_E_NEWS;
+	event->serial = flow->slot->serial;
+	bpf_ringbuf_submit(event, 0);
+}
+
 #endif

@@ -124,6 +124,18 @@ __noinline int send_translated(struct __sk_buff *skb)
 	return send_by(skb, &route);
 }
 
+/* Returns whether user space waits for this segment of the sender, which had acknowledged `acked` before:
+ * while windows are coupled, for any acknowledgement; in a drain, for that of the last byte below the cut. */
+static __always_inline int is_awaited(const struct ls_leg *from, const struct ls_leg *to,
+				      const struct segment *seg, __u32 mode, __u32 acked)
+{
+	__u32 cut = to->cut + to->rec.seq_off;
+
+	if (mode == LS_TRACK)
+		return seg->in_place && seg->flags & TCP_ACK;
+	return mode == LS_DRAIN && before(acked, cut) && !before(from->rec.rx_ack, cut);
+}
+
 /* Processes a segment of a flow whose sockets are in the path, in the direction with this number. The
  * verifier follows this function by itself: once, not for each path that leads here. */
 __noinline int with_sockets(struct __sk_buff *skb, __u32 number)
@@ -133,7 +145,7 @@ __noinline int with_sockets(struct __sk_buff *skb, __u32 number)
 	struct ls_leg *from, *to;
 	struct segment *seg;
 	struct flow_ref ref, *flow = &ref;
-	__u32 first, mode;
+	__u32 first, mode, acked;
 
 	if (!scratch || !find_by_number(number, flow))
 		return NEXT;
@@ -167,7 +179,10 @@ __noinline int with_sockets(struct __sk_buff *skb, __u32 number)
 					: drop(LS_V_CONSUMED);
 	/* A reset changes nothing else: its other numbers are not validated. */
 	seg->in_place = !resets && !before(seg->end, from->tx_ack);
+	acked = from->rec.rx_ack;
 	note_peer(from, seg);
+	if (flow->slot->flags & LS_WATCH && is_awaited(from, to, seg, mode, acked))
+		report_news(flow);
 	if (mode == LS_DRAIN && trapped)
 		return drain_trapped(skb, flow, scratch, seg);
 	/* Decide once: another CPU may raise the cut meanwhile. */

@@ -37,7 +37,7 @@ enum State {
 }
 
 /// Connection of one client.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Connection {
     state: State,
     /// Next sequence number to send, and highest one that it has acknowledged.
@@ -45,8 +45,9 @@ struct Connection {
     acknowledged: u32,
     /// Timestamp that it echoes.
     heard: u32,
-    /// Number of payload bytes that it has acknowledged.
+    /// Number of payload bytes that it has acknowledged, and those bytes if they are kept.
     taken: u64,
+    content: Vec<u8>,
 }
 
 /// Host of such clients, in the place of the client's node.
@@ -58,6 +59,7 @@ pub struct Silent {
     address: IpAddr,
     to: SocketAddr,
     connections: BTreeMap<u16, Connection>,
+    keeps: bool,
     rng: fastrand::Rng,
     began: Instant,
 }
@@ -105,6 +107,7 @@ impl Silent {
             address,
             to,
             connections: BTreeMap::new(),
+            keeps: false,
             rng: rng(),
             began: Instant::now(),
         }
@@ -122,6 +125,7 @@ impl Silent {
                 acknowledged: 0,
                 heard: 0,
                 taken: 0,
+                content: Vec::new(),
             };
             self.connections.insert(port, connection);
             self.say(port, SYN, &[]);
@@ -135,6 +139,35 @@ impl Silent {
             self.say(port, ACK, &[]);
         }
         self.take(&[], most)
+    }
+
+    /// Keeps what the clients take from now on, for [`Silent::content`].
+    pub fn keep_content(&mut self) {
+        self.keeps = true;
+    }
+
+    /// Returns what the `n`-th client has taken.
+    pub fn content(&self, n: usize) -> &[u8] {
+        &self.connections.values().nth(n).unwrap().content
+    }
+
+    /// Makes all of them acknowledge `bytes` more than they have taken, in segments that their peer's socket must not
+    /// accept: the timestamp is older than that of the last segment (RFC 7323 section 5.3).
+    pub fn acknowledge_too_late(&mut self, bytes: u32) {
+        for port in self.ports() {
+            let mut connection = self.connections[&port].clone();
+            connection.acknowledged = connection.acknowledged.wrapping_add(bytes);
+            self.send(port, &connection, self.clock().wrapping_sub(10_000), ACK, &[]);
+        }
+    }
+
+    /// Makes all of them send the same payload so many times, at full speed.
+    pub fn repeat(&mut self, payload: &[u8], times: usize) {
+        for _ in 0..times {
+            for port in self.ports() {
+                self.say(port, PSH | ACK, payload);
+            }
+        }
     }
 
     /// Makes all of them reset their connections.
@@ -200,6 +233,10 @@ impl Silent {
                 let new = segment.payload.len() as i64 - i64::from(known);
                 let new = new.min(most.saturating_sub(connection.taken) as i64);
                 if known >= 0 && new > 0 {
+                    if self.keeps {
+                        let new = &segment.payload[known as usize..][..new as usize];
+                        connection.content.extend(new);
+                    }
                     connection.taken += new as u64;
                     connection.acknowledged = connection.acknowledged.wrapping_add(new as u32);
                     connection.heard = segment.timestamp.unwrap_or_default();
@@ -213,15 +250,23 @@ impl Silent {
         }
     }
 
+    /// Returns the time of their timestamps, in milliseconds.
+    fn clock(&self) -> u32 {
+        (self.began.elapsed().as_millis() as u32).wrapping_add(1)
+    }
+
     /// Sends a segment of the connection of this port.
     fn say(&mut self, port: u16, flags: u8, payload: &[u8]) {
-        let Some(connection) = self.connections.get(&port) else {
+        let Some(connection) = self.connections.get(&port).cloned() else {
             return;
         };
+        self.send(port, &connection, self.clock(), flags, payload);
+    }
+
+    fn send(&mut self, port: u16, connection: &Connection, clock: u32, flags: u8, payload: &[u8]) {
         let from = SocketAddr::new(self.address, port);
         let numbers = [connection.next, connection.acknowledged];
         let mut tcp = raw::header(from, self.to, numbers, flags, WINDOW);
-        let clock = (self.began.elapsed().as_millis() as u32).wrapping_add(1);
         let [clock, heard] = [clock, connection.heard].map(u32::to_be_bytes);
         let timestamps = [&[1, 1, 8, 10], &clock[..], &heard[..]].concat();
         let options = match flags & SYN {

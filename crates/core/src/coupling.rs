@@ -80,26 +80,35 @@ pub fn give_up_after(rtt_a: Duration, rtt_b: Duration) -> Duration {
         .max(Duration::from_secs(1))
 }
 
-/// Interval of the looks at a pair on its way to a splice while it is young: both ends feel a delay then.
+/// Shortest time between two looks at a pair on its way to a splice.
 const LOOK: Duration = Duration::from_millis(1);
-const YOUNG: Duration = Duration::from_secs(2);
 
-/// Limits the wait between two looks at an older pair, which waits for a slow reader, while few others are under way.
-const LONGEST_LOOK: Duration = Duration::from_millis(20);
+/// Age up to which a pair is looked at that soon, however many there are: both ends feel a delay then.
+const YOUNG: Duration = Duration::from_secs(2);
 
 /// Share of the least wait of an older pair that each pair on its way to a splice adds: looks take only a part of one
 /// processor.
 const LOOK_OF_ONE: Duration = Duration::from_micros(50);
 
-/// Returns how long to wait before the next look at a pair that has been on its way to a splice for `elapsed`, beside
-/// `under_way` such pairs.
+/// Longest time between two looks at a pair of which nothing is heard: an event may have been lost, and the patience with
+/// a silent end is counted in seconds.
+const LONGEST_LOOK: Duration = Duration::from_millis(200);
+
+/// Returns how long to wait at least before the next look at a pair that has been on its way to a splice for `elapsed`,
+/// beside `under_way` such pairs, whatever is heard of it.
 #[must_use]
-pub fn next_look(elapsed: Duration, under_way: usize) -> Duration {
+pub fn soonest_look(elapsed: Duration, under_way: usize) -> Duration {
     if elapsed < YOUNG {
         return LOOK;
     }
-    let share = LOOK_OF_ONE.saturating_mul(u32::try_from(under_way).unwrap_or(u32::MAX));
-    (elapsed / 200).clamp(LOOK, LONGEST_LOOK).max(share)
+    LOOK.max(LOOK_OF_ONE.saturating_mul(u32::try_from(under_way).unwrap_or(u32::MAX)))
+}
+
+/// Returns how long to wait at most before the next look at a pair of which nothing was heard for `quiet`, and at least
+/// `soonest`. Times that a look depends on ([`Obstacle::Notice`]) are noticed a quarter late at most.
+#[must_use]
+pub fn latest_look(quiet: Duration, soonest: Duration) -> Duration {
+    (quiet / 4).min(LONGEST_LOOK).max(soonest)
 }
 
 /// State of our socket's delivery to an end, at one moment.

@@ -15,6 +15,8 @@ pub enum EventKind {
     Held,
     /// It was forwarded; this is a copy.
     Copy,
+    /// There is none: an acknowledgement came for which [`Slot::watch`](crate::Slot::watch) was called.
+    News,
 }
 
 /// Holds a packet of a flow.
@@ -41,16 +43,18 @@ pub struct Event {
 impl Event {
     pub(crate) fn from_sample(sample: &[u8]) -> Option<Event> {
         let head = ls_event::from_bytes(sample)?;
+        let kind = match ls_event_kind(head.kind) {
+            ls_event_kind::LS_E_COPY => EventKind::Copy,
+            ls_event_kind::LS_E_NEWS => EventKind::News,
+            _ => EventKind::Held,
+        };
         let packet = sample.get(size_of::<ls_event>()..)?.get(..head.len as usize)?;
         let start = head.offset as usize;
         let payload = start..start.checked_add(head.payload as usize)?;
         packet.get(payload.clone())?;
-        let tcp = Some(head.tcp as usize).filter(|&tcp| tcp < start)?;
+        let tcp = Some(head.tcp as usize).filter(|&tcp| tcp < start || kind == EventKind::News)?;
         Some(Event {
-            kind: match ls_event_kind(head.kind) {
-                ls_event_kind::LS_E_COPY => EventKind::Copy,
-                _ => EventKind::Held,
-            },
+            kind,
             serial: head.serial,
             side: if head.side == 0 {
                 Side::Client

@@ -119,6 +119,12 @@ impl Slot {
         self.set_flag(ls_slot_flag::LS_COUPLE, on);
     }
 
+    /// Asks for one event ([`crate::EventKind::News`]): in mode Track for the next acknowledgement of either end, in mode
+    /// Drain for that of the last byte below a cut. The event may get lost if the ring is full.
+    pub fn watch(&self) {
+        self.set_flag(ls_slot_flag::LS_WATCH, true);
+    }
+
     /// Sets whether an end is promised no more than its parked socket could keep.
     pub fn set_keeping(&self, on: bool) {
         self.set_flag(ls_slot_flag::LS_KEEP, on);

@@ -44,4 +44,5 @@ mod syn;
 mod tiny_buffers;
 mod unsplice;
 mod vanish;
+mod withheld;
 mod xdp;

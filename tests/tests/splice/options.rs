@@ -43,8 +43,19 @@ fn spliced(name: &str, options: LineOptions, change: impl Fn(&Line)) {
             .wait_state(pair.client_port(), &["dormant", "detached"]);
         pair.exchange(BYTES);
         for (sender, receiver) in [(&pair.client, &pair.server), (&pair.server, &pair.client)] {
-            soon("each end to know the other's window", || {
-                sees_window_of(sender, receiver)
+            let words = || {
+                let (s, r) = (
+                    tcp_info(&sender.stream).unwrap(),
+                    tcp_info(&receiver.stream).unwrap(),
+                );
+                format!(
+                    "each end to know the other's window: {:?} {:?} {s:?} {r:?}",
+                    s.snd_wnd(),
+                    r.rcv_wnd()
+                )
+            };
+            longsplice_tests::eventually_or(words, longsplice_tests::SOON, || {
+                sees_window_of(sender, receiver).then_some(())
             });
         }
     });

@@ -206,14 +206,25 @@ fn a_reader_has_stopped_when_its_window_keeps_back_what_waits() {
 
 #[test]
 fn looks_take_a_part_of_a_processor_only() {
-    assert_eq!(next_look(ms(0), 1), ms(1));
-    assert_eq!(next_look(ms(1_999), 4_000), ms(1));
-    assert_eq!(next_look(ms(2_000), 1), ms(10));
-    assert_eq!(next_look(ms(3_600_000), 1), LONGEST_LOOK);
+    assert_eq!(soonest_look(ms(0), 1), ms(1));
+    assert_eq!(soonest_look(ms(1_999), 4_000), ms(1));
+    assert_eq!(soonest_look(ms(2_000), 1), ms(1));
     for pairs in [100_u32, 4_000] {
-        let each_second = f64::from(pairs) / next_look(ms(1_000_000), pairs as usize).as_secs_f64();
+        let each_second = f64::from(pairs) / soonest_look(ms(1_000_000), pairs as usize).as_secs_f64();
         assert!(each_second <= 20_001.0, "{each_second}");
     }
+}
+
+#[test]
+fn looks_at_a_silent_pair_become_rarer_up_to_five_a_second() {
+    let (mut quiet, mut looks) = (Duration::ZERO, 0);
+    while quiet < ms(1_000) {
+        quiet += latest_look(quiet, ms(1));
+        looks += 1;
+    }
+    assert!((20..=40).contains(&looks), "{looks}");
+    assert_eq!(latest_look(Duration::MAX, ms(1)), LONGEST_LOOK);
+    assert_eq!(latest_look(Duration::MAX, 2 * LONGEST_LOOK), 2 * LONGEST_LOOK);
 }
 
 #[test]

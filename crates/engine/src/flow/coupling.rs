@@ -9,7 +9,7 @@ use longsplice_core::{
     seq::Seq,
 };
 use longsplice_dataplane::{LegState, PerSide, Side};
-use longsplice_repair::{TcpInfo, unread, unsent};
+use longsplice_repair::{TcpInfo, unread};
 use tokio::time::Instant;
 
 use super::{Flow, micros};
@@ -106,7 +106,7 @@ impl Flow {
                 notice: self.notice(x, from),
                 backlog: u64::from(unread(pump.socket(x))?)
                     + pump.held(x) as u64
-                    + u64::from(unsent(pump.socket(o))?),
+                    + u64::from(infos[o].notsent_bytes()),
                 rate: rates[x],
             })
         })?;

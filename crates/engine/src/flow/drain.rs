@@ -8,6 +8,7 @@ use longsplice_core::{
 };
 use longsplice_dataplane::{Mode, PerSide, Side};
 use longsplice_repair::{options, tcp_info, unacknowledged, unread};
+use tokio::time::Instant;
 
 use super::Flow;
 use super::assess::has_ended;
@@ -77,8 +78,7 @@ impl Flow {
     /// socket were parked without our knowing of it, it would later wake with these bytes instead of those that passed
     /// meanwhile.
     pub(crate) fn note_latecomers(&mut self, pump: &Pump) {
-        let is_due = self.unnoted_since.is_some_and(|since| since.elapsed() >= LATE);
-        if !is_due {
+        if self.notes_latecomers_at().is_none_or(|at| Instant::now() < at) {
             return;
         }
         // A socket that is not found has ended in order, since the pump would have reported an error: both streams are
@@ -87,6 +87,11 @@ impl Flow {
         if noted.unwrap_or_else(|e| e.kind() == io::ErrorKind::NotFound) {
             self.unnoted_since = None;
         }
+    }
+
+    /// Returns the time from which on [`Self::note_latecomers`] notes packets; `None`: all are noted.
+    pub(crate) fn notes_latecomers_at(&self) -> Option<Instant> {
+        self.unnoted_since.map(|since| Instant::from_std(since) + LATE)
     }
 
     /// Returns true if the kernel half knows of all that the sockets hold.

@@ -105,6 +105,7 @@ impl Kept {
 pub(crate) struct FlowQueue {
     state: Mutex<State>,
     notify: Notify,
+    news: Notify,
     budget: Arc<Budget>,
 }
 
@@ -122,6 +123,7 @@ impl FlowQueue {
         FlowQueue {
             state: Mutex::default(),
             notify: Notify::new(),
+            news: Notify::new(),
             budget,
         }
     }
@@ -139,6 +141,11 @@ impl FlowQueue {
     /// Waits until a packet has come, or the flow has ended, since the last return.
     pub(crate) async fn changed(&self) {
         self.notify.notified().await;
+    }
+
+    /// Waits until an acknowledgement has come that the slot watches for, since the last return.
+    pub(crate) async fn news(&self) {
+        self.news.notified().await;
     }
 
     /// Returns the copies that have come.
@@ -169,11 +176,16 @@ impl FlowQueue {
     }
 
     fn push(&self, plane: &Dataplane, event: Event) {
+        if event.kind == EventKind::News {
+            self.news.notify_one();
+            return;
+        }
         let mut state = self.state.lock();
         match (event.kind, state.awake) {
             (EventKind::Copy, _) => state.copies.keep(event, MOST_COPIES, &self.budget),
             (EventKind::Held, Some(bases)) => inject(plane, &event, bases[event.side]),
             (EventKind::Held, None) => state.kept.keep(event, MOST_OF_FLOW, &self.budget),
+            (EventKind::News, _) => {}
         }
         drop(state);
         self.notify.notify_one();
@@ -296,6 +308,7 @@ pub(super) fn start(
                 let queue = flows.lock().get(&event.serial).cloned();
                 match queue {
                     Some(queue) => queue.push(&plane, event),
+                    None if event.kind == EventKind::News => {}
                     None if orphan(event) => {}
                     None => return,
                 }

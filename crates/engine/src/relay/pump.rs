@@ -15,6 +15,9 @@ const BUFFER: usize = 256 << 10;
 /// Bytes to read whatever room the other socket has: mostly, no more than this is held of a slow reader.
 const FIRST: usize = 16 << 10;
 
+/// Known room below which a socket is asked how much it takes now, in bytes: the answer takes three system calls.
+const ENOUGH: usize = 64 << 10;
+
 /// Unsent bytes that a socket may hold: more would only have to be drained.
 const NOTSENT_LOWAT: u32 = 256 << 10;
 
@@ -45,6 +48,8 @@ struct Direction {
     blocked: bool,
     /// True if the last read was full, and its bytes found room: there may be more.
     filled: bool,
+    /// Bytes that the other socket takes at least, by its last answer: acknowledgements only make room.
+    known_room: usize,
     /// True if the send queue of the other socket is bounded: most connections are over before that matters.
     bounded: bool,
     /// Bound of that queue, in bytes; `None`: [`NOTSENT_LOWAT`].
@@ -101,6 +106,7 @@ impl Pump {
             d.stopped = false;
             d.bounded = false;
             d.blocked = false;
+            d.known_room = 0;
             d.fresh = true;
         }
     }
@@ -174,6 +180,7 @@ impl Pump {
         if d.unsent_limit != Some(bytes) {
             d.unsent_limit = Some(bytes);
             d.bounded = true;
+            d.known_room = 0;
             options::set_notsent_lowat(self.socket(side.other()), bytes)?;
         }
         Ok(())
@@ -379,6 +386,10 @@ impl Direction {
                 Err(e) => return Err(e),
             };
             let written = write_all_that_fits(to, &buffer[..n])?;
+            self.known_room = match written < n {
+                true => 0,
+                false => self.known_room.saturating_sub(n),
+            };
             if self.peeks {
                 self.blocked = written < n;
                 discard(from, &mut buffer[..written])?;
@@ -392,6 +403,7 @@ impl Direction {
             self.allowance = self.allowance.map(|left| left - passed);
             if !self.bounded && self.bytes > u64::from(NOTSENT_LOWAT / 2) {
                 self.bounded = true;
+                self.known_room = 0;
                 options::set_notsent_lowat(to, self.unsent_limit())?;
             }
             Ok(written == n)
@@ -403,12 +415,15 @@ impl Direction {
     }
 
     /// Estimates how many bytes a socket takes now: more would be held, or be copied in vain.
-    fn room_in(&self, to: &TcpStream) -> io::Result<usize> {
-        let free = room(to)?;
-        Ok(match self.bounded {
-            true => free.min(self.unsent_limit().saturating_sub(unsent(to)?) as usize),
-            false => free,
-        })
+    fn room_in(&mut self, to: &TcpStream) -> io::Result<usize> {
+        if self.known_room < ENOUGH {
+            let free = room(to)?;
+            self.known_room = match self.bounded {
+                true => free.min(self.unsent_limit().saturating_sub(unsent(to)?) as usize),
+                false => free,
+            };
+        }
+        Ok(self.known_room)
     }
 
     /// Notes the end of the stream. In peek mode, reads it off the socket, so that `copied_seq` counts the FIN.

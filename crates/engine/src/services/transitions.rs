@@ -56,10 +56,10 @@ impl Transitions {
         UnderWay(&self.draining)
     }
 
-    /// Returns the time to wait before the next look at a pair that has been on its way for so long.
-    pub(crate) fn next_look(&self, elapsed: Duration) -> Duration {
+    /// Returns the least time to wait before the next look at a pair that has been on its way for so long.
+    pub(crate) fn soonest_look(&self, elapsed: Duration) -> Duration {
         let under_way = self.coupling.load(Ordering::Relaxed) + self.draining.load(Ordering::Relaxed);
-        coupling::next_look(elapsed, under_way)
+        coupling::soonest_look(elapsed, under_way)
     }
 }
 

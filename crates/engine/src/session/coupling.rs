@@ -12,6 +12,7 @@ use tokio::time::Instant;
 
 use super::{
     exit::Exit,
+    looks::Looks,
     pair::{Session, Woken},
     state::{Coupling, Draining, Relaying, State},
 };
@@ -79,8 +80,11 @@ async fn begin(session: &mut Session<'_>) -> Result<Flow, (Failure, Option<Flow>
         .couple()
         .ok_or_else(|| (refused(RelayReason::Busy), None))?;
     // Check before registration: with thousands of slow readers, each is tried again and again. A request for one pair
-    // skips this.
-    if !session.entry.is_asked() && waits_for_a_reader(session).map_err(|e| (e.into(), None))? {
+    // skips this, and so does a pair of which nothing was relayed yet.
+    if !session.entry.is_asked()
+        && session.has_begun()
+        && waits_for_a_reader(session).map_err(|e| (e.into(), None))?
+    {
         return Err((refused(RelayReason::SlowReader), None));
     }
     let (mut flow, infos) = register(session).map_err(|refusal| (Failure::Refused(refusal), None))?;
@@ -170,6 +174,7 @@ async fn couple(
     let give_up =
         started + coupling::give_up_after(rtts.client, rtts.server) + 2 * waiting.client.max(waiting.server);
     session.entry.set_state(FlowState::Coupling);
+    let mut looks = Looks::begin(flow, started);
     flow.start_coupling(&infos, session.throttle.limit());
     // Step only when it is known to be necessary: it would relay all that a fast sender has ready.
     session.pump.look_beyond_limits().map_err(Exit::from)?;
@@ -209,8 +214,7 @@ async fn couple(
                 }
             }
         }
-        let look = now + session.context.transitions.next_look(now - started);
-        if session.wait(Some(look)).await == Woken::Stop {
+        if session.wait_coupling(flow, &mut looks, give_up).await == Woken::Stop {
             return Err(Exit::stopped().into());
         }
         infos = assess::infos(&session.pump)?;

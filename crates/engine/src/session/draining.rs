@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use super::{
     dormant,
     exit::Exit,
+    looks::Looks,
     pair::Session,
     state::{Draining, Resuming, State},
 };
@@ -49,9 +50,8 @@ impl<'a> Draining<'a> {
 /// limit of time while both ends live: new segments pass meanwhile, and a slow reader is as slow as before.
 async fn drain(session: &mut Session<'_>, flow: &mut Flow) -> Result<Drained, Exit> {
     session.entry.begin_drain();
-    let transitions = &session.context.transitions;
-    let _under_way = transitions.drain();
-    let begun = Instant::now();
+    let _under_way = session.context.transitions.drain();
+    let mut looks = Looks::begin(flow, Instant::now());
     let (mut drained_at, mut doubted_at) = (None, None);
     loop {
         if session.parks() {
@@ -111,7 +111,7 @@ async fn drain(session: &mut Session<'_>, flow: &mut Flow) -> Result<Drained, Ex
             return Err(Exit::given_up());
         }
         // A shutdown does not stop a drain, which is about to need us no more. The grace period is its limit.
-        let look = now + transitions.next_look(now - begun);
-        session.wait_draining(flow, look).await;
+        let deadlines = [doubted_at, drained_at, flow.notes_latecomers_at()];
+        session.wait_draining(flow, &mut looks, &deadlines).await;
     }
 }

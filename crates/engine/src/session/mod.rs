@@ -6,6 +6,7 @@ mod dormant;
 mod draining;
 mod exit;
 mod finish;
+mod looks;
 mod pair;
 mod relaying;
 mod resuming;

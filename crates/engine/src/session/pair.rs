@@ -309,19 +309,4 @@ impl<'a> Session<'a> {
             () = self.context.ended.cancelled() => Woken::Stop,
         }
     }
-
-    /// Waits for the sockets, a deadline, a request or a held packet. A shutdown does not interrupt a drain.
-    pub(super) async fn wait_draining(&self, flow: &Flow, until: Instant) {
-        let throttled = self.throttle.wait(&self.pump).map(|time| Instant::now() + time);
-        let until = [throttled, self.traps.next()]
-            .into_iter()
-            .flatten()
-            .fold(until, Instant::min);
-        tokio::select! {
-            () = self.pump.ready() => {}
-            () = sleep_until(until) => {}
-            () = self.entry.asked() => {}
-            () = flow.held().changed() => {}
-        }
-    }
 }

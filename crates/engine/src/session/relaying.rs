@@ -150,7 +150,7 @@ impl Session<'_> {
     }
 
     /// Returns true if the pump has moved bytes in this call.
-    fn has_begun(&self) -> bool {
+    pub(super) fn has_begun(&self) -> bool {
         Side::BOTH.iter().any(|&side| self.pump.consumed(side) > 0)
     }
 
