@@ -20,6 +20,8 @@ pub(crate) enum Table {
     Review,
     /// Cost of the middle, of the fourteenth: `14.1`.
     Middle,
+    /// Reach, of the sixteenth: `16.9`.
+    Reach,
 }
 
 /// Row of a table.
@@ -33,13 +35,14 @@ pub(crate) struct Row {
 
 impl Table {
     /// All tables, in the order in which they are shown.
-    pub(crate) const ALL: [Table; 6] = [
+    pub(crate) const ALL: [Table; 7] = [
         Table::Splice,
         Table::Return,
         Table::Translation,
         Table::Switch,
         Table::Review,
         Table::Middle,
+        Table::Reach,
     ];
 
     /// Returns the prefix of the numbers of its rows.
@@ -51,6 +54,7 @@ impl Table {
             Table::Switch => "5.",
             Table::Review => "13.",
             Table::Middle => "14.",
+            Table::Reach => "16.",
         }
     }
 
@@ -63,6 +67,7 @@ impl Table {
             Table::Switch => "The URL-aware switch",
             Table::Review => "Nothing lost, no peer harmed",
             Table::Middle => "What the middle costs",
+            Table::Reach => "The connections that real networks bring",
         }
     }
 }
@@ -104,6 +109,14 @@ impl Row {
     pub(crate) const fn review(number: u8) -> Self {
         Row {
             table: Table::Review,
+            number,
+        }
+    }
+
+    /// Returns a row of the reach.
+    pub(crate) const fn reach(number: u8) -> Self {
+        Row {
+            table: Table::Reach,
             number,
         }
     }

@@ -1,5 +1,6 @@
 //! Measures the rows of the tables that Longsplice must reach (`make bench`), one module for each experiment.
 
+mod auto;
 mod beside;
 mod bulk;
 mod cycles;
@@ -48,7 +49,7 @@ struct Args {
     quick: bool,
     /// Only these rows of the tables: 1 to 10 of the splice, 3.1 to 3.6 of the way back, 4.1 to 4.7 of the
     /// complete translation, 5.1 to 5.6 of the switch, 13.5 of the review, 14.1 to 14.4 of the
-    /// middle's cost [default: all]
+    /// middle's cost, 16.9 of the reach [default: all]
     #[arg(long, value_delimiter = ',', value_name = "ROW", value_parser = known_row)]
     rows: Vec<Row>,
     /// Directory of the run's file [default: bench/results, or target/bench if shortened]
@@ -267,6 +268,11 @@ const EXPERIMENTS: &[Experiment] = &[
         rows: &[Row::middle(4)],
         title: "one bulk stream beside an earlier version",
         run: beside::run,
+    },
+    Experiment {
+        rows: &[Row::reach(9)],
+        title: "the policy `auto` for TCP over short and long paths, with and without losses",
+        run: auto::run,
     },
 ];
 

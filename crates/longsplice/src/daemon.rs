@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use longsplice_engine::{OpenError, Splicer, policy::SplicePolicy};
+use longsplice_engine::{OpenError, Splicer};
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
     sync::mpsc,
@@ -17,7 +17,7 @@ use crate::{
     accelerator::Accelerator,
     access_log::{AccessLog, End},
     admin::{Admin, ClaimError, Places, claim, server},
-    config::{Config, ListenerConfig, Protocol},
+    config::{Config, ListenerConfig},
     listener::{BindError, Shared},
     logging, memory,
     notify::{notify, notify_reloading},
@@ -177,12 +177,9 @@ async fn tend_memory(shared: Weak<Shared>, accelerator: Option<Weak<Accelerator>
     }
 }
 
-/// Measures from which length on replies are spliced, if a listener needs it.
+/// Measures from which length on a splice pays, if a listener needs it.
 async fn measure_splices(config: &Config, shared: &Shared) {
-    let wants = |l: &ListenerConfig| {
-        l.protocol == Protocol::Http && l.splice != SplicePolicy::Never && l.splice_min.is_none()
-    };
-    if config.listeners.iter().any(wants) {
+    if config.listeners.iter().any(ListenerConfig::measures) {
         shared.splice_min.measure(&shared.splicer).await;
     }
 }

@@ -216,7 +216,8 @@ fn a_held_segment_that_is_repeated_takes_no_more_memory() {
     assert!(queued > 10_000, "{queued}");
     assert!(after < before + GROWTH, "{before}, {after}");
     drop(withheld.server);
-    bed.daemon.kill_flow(withheld.flow.id).unwrap();
+    // Ignore an error: as slots are short, the drain may have been given up by itself.
+    let _ = bed.daemon.kill_flow(withheld.flow.id);
     let mut received = vec![0; payload.len()];
     server.set_read_timeout(Some(patient(SOON))).unwrap();
     server.read_exact(&mut received).unwrap();

@@ -73,7 +73,7 @@ pub struct LegSample {
 const LOSSY: u64 = 500;
 
 /// Number of segments below which losses are not judged.
-const LOSS_SEGMENTS: u32 = 200;
+pub(super) const LOSS_SEGMENTS: u32 = 200;
 
 impl LegSample {
     /// Returns the round-trip time without queues, as far as known: queues behind a relay are its own, and end with it.
@@ -88,10 +88,12 @@ impl LegSample {
 
     /// Returns whether this leg loses so much, in either direction, that the distance of repair matters.
     pub(super) fn is_lossy(&self) -> bool {
+        // Multiply: a quotient of 0 would make every number of losses enough, even none.
+        let is_rate = |lost: u64, of: u64| lost > 0 && lost.saturating_mul(LOSSY) >= of;
         let enough_sent = self.bytes_sent >= u64::from(LOSS_SEGMENTS) * u64::from(self.mss);
-        let loses_ours = enough_sent && self.bytes_retransmitted >= self.bytes_sent / LOSSY;
+        let loses_ours = enough_sent && is_rate(self.bytes_retransmitted, self.bytes_sent);
         let enough_received = self.segments_received >= LOSS_SEGMENTS;
-        let loses_theirs = enough_received && self.holes() >= u64::from(self.segments_received) / LOSSY;
+        let loses_theirs = enough_received && is_rate(self.holes(), self.segments_received.into());
         loses_ours || loses_theirs
     }
 

@@ -1,4 +1,4 @@
-use super::*;
+use super::{sample::LOSS_SEGMENTS, *};
 
 const MBIT: u64 = 125_000;
 
@@ -312,6 +312,44 @@ fn queues_of_the_relay_do_not_make_a_path_long() {
         ..sending(ms(40), 95)
     };
     assert_eq!(warm(queued, leg(ms(2))), Advice::Splice);
+}
+
+#[test]
+fn few_segments_without_a_loss_are_no_lossy_leg() {
+    for segments in [LOSS_SEGMENTS - 1, LOSS_SEGMENTS, 347, 499, 500, u32::MAX] {
+        let whole = LegSample {
+            segments_received: segments,
+            bytes_sent: u64::from(segments) * 1_448,
+            ..sending(ms(2), 95)
+        };
+        assert!(!whole.is_lossy(), "{segments}");
+    }
+    let one = LegSample {
+        segments_received: LOSS_SEGMENTS,
+        out_of_order: 16,
+        ..sending(ms(2), 95)
+    };
+    assert!(
+        one.is_lossy(),
+        "a window's worth of 16 segments came behind one that was lost"
+    );
+}
+
+#[test]
+fn a_stream_is_spliced_when_its_losses_can_be_judged() {
+    let advice = |a, b, age, bytes| reason(advise(&Thresholds::auto(), &a, &b, age, bytes));
+    let wait = Some(RelayReason::AdvisedWait);
+    for path in [2, 20] {
+        let (sender, receiver) = (sending(ms(path), 95), leg(ms(path)));
+        assert_eq!(advice(sender, receiver, ms(1_500), JUDGED_BYTES - 1), wait);
+    }
+    let (sender, receiver) = (sending(ms(2), 95), leg(ms(2)));
+    assert_eq!(advice(sender, receiver, ms(1_500), JUDGED_BYTES), None);
+    assert_eq!(advice(sender, receiver, FIRST_TIME, JUDGED_BYTES - 1), None);
+    // Where a repair is near, and where nothing streams, nothing is waited for.
+    let near = Duration::from_micros(300);
+    assert_eq!(advice(sending(near, 5_000), leg(near), ms(200), 300_000), None);
+    assert_eq!(advice(sending(ms(2), 1), leg(ms(2)), ms(200), 2_000), None);
 }
 
 #[test]

@@ -150,6 +150,7 @@ fn awake(
         bytes_spliced: 0,
         is_trial: false,
         acceleration: None,
+        splice_min: None,
         relay_reason: None,
         spliced: true,
         id,

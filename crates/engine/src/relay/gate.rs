@@ -5,8 +5,10 @@ use std::time::Duration;
 use longsplice_core::policy::SplicePolicy;
 use tokio::time::Instant;
 
-/// Bytes or age after which `auto` asks the advisor: for shorter connections that does not pay.
+/// Bytes after which `auto` asks the advisor if the caller does not say from how many on a splice pays.
 const AUTO_BYTES: u64 = 256 << 10;
+
+/// Age after which `auto` asks the advisor whatever has passed: an idle connection costs no processor time, but two sockets.
 const AUTO_AGE: Duration = Duration::from_millis(100);
 
 /// First wait after an attempt that failed for a passing reason; each further one is twice as long.
@@ -34,6 +36,8 @@ pub(crate) struct Gate {
     closed: bool,
     /// True if the pair is known to be long enough for the advisor.
     long: bool,
+    /// Bytes after which `auto` asks the advisor.
+    least: u64,
 }
 
 impl Gate {
@@ -45,6 +49,15 @@ impl Gate {
             retry: FIRST_RETRY,
             closed: policy == SplicePolicy::Never,
             long: false,
+            least: AUTO_BYTES,
+        }
+    }
+
+    /// Makes `auto` ask the advisor after so many bytes; `None`: after 256 KiB.
+    pub(crate) fn from_bytes(self, least: Option<u64>) -> Gate {
+        Gate {
+            least: least.unwrap_or(AUTO_BYTES),
+            ..self
         }
     }
 
@@ -79,7 +92,7 @@ impl Gate {
             SplicePolicy::AfterBytes(n) if bytes < n => Due::NotBefore(None),
             SplicePolicy::AfterBytes(_) => Due::Splice,
             SplicePolicy::AfterTime(age) => after(age, Due::Splice),
-            SplicePolicy::Auto if self.long || bytes >= AUTO_BYTES => Due::Advise,
+            SplicePolicy::Auto if self.long || bytes >= self.least => Due::Advise,
             SplicePolicy::Auto => after(AUTO_AGE, Due::Advise),
         }
     }
@@ -115,6 +128,9 @@ mod tests {
         assert_eq!(due("auto", 0, 0), Due::NotBefore(Some(at(100))));
         assert_eq!(due("auto", 0, AUTO_BYTES), Due::Advise);
         assert_eq!(due("auto", 100, 0), Due::Advise);
+        let measured = Gate::new(SplicePolicy::Auto, start).from_bytes(Some(1000));
+        assert_eq!(measured.due(start, 999), Due::NotBefore(Some(at(100))));
+        assert_eq!(measured.due(start, 1000), Due::Advise);
         let long = |policy: &str| Gate::new(policy.parse().unwrap(), start).of_length(Some(1));
         assert_eq!(long("auto").due(start, 0), Due::Advise);
         assert_eq!(long("never").due(start, 0), Due::NotBefore(None));

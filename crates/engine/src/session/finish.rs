@@ -84,6 +84,7 @@ impl Session<'_> {
             handle: self.handle,
             is_trial: self.is_trial,
             acceleration: self.acceleration,
+            splice_min: self.splice_min,
             before,
         }))
     }

@@ -57,6 +57,7 @@ pub(super) struct Session<'a> {
     pub(super) throttle: Throttle,
     pub(super) idle: Idleness,
     pub(super) acceleration: Option<Acceleration>,
+    pub(super) splice_min: Option<u64>,
     /// Limit of the relay's queues, for an accelerated pair.
     pub(super) queue: Option<QueueLimit>,
     pub(super) meter: Meter,
@@ -127,12 +128,15 @@ impl<'a> Session<'a> {
             entry: context.registry.add(Entry::new(id, legs)),
             legs,
             cookies: before.map(|b| b.cookies),
-            gate: Gate::new(pair.splice, now).of_length(pair.length),
+            gate: Gate::new(pair.splice, now)
+                .of_length(pair.length)
+                .from_bytes(pair.splice_min),
             pump: Pump::new(pair.client, pair.server),
             traps: Traps::new(until, pair.successor, now),
             throttle: Throttle::new(pair.rate_limit, before.map_or(pair.paid, |b| b.paid)),
             idle: Idleness::new(pair.idle, now),
             acceleration: pair.acceleration,
+            splice_min: pair.splice_min,
             queue: pair.acceleration.map(|a| QueueLimit::new(a.queue, now)),
             meter: Meter::new(now),
             flow,

@@ -195,10 +195,9 @@ impl Settler<'_> {
         Some(given.into_inner())
     }
 
-    /// Returns the length from which on replies are spliced, in bytes; `None` means as measured.
-    pub(super) fn splice_min(&mut self, given: Option<Spanned<String>>, protocol: Protocol) -> Option<u64> {
+    /// Returns the length from which on a splice pays, in bytes; `None` means as measured.
+    pub(super) fn splice_min(&mut self, given: Option<Spanned<String>>) -> Option<u64> {
         let given = given?;
-        self.needs_http("splice_min", given.span(), protocol);
         match given.get_ref().as_str() {
             "auto" => None,
             text => {
@@ -304,8 +303,6 @@ mod tests {
     #[test]
     fn what_is_for_http_is_wrong_elsewhere() {
         for (protocol, key, line) in [
-            ("tcp", "splice_min = \"1MiB\"", 5),
-            ("tls", "splice_min = \"auto\"", 5),
             ("tcp", "[listener.http]\nmax_requests = 5", 5),
             ("tls", "[listener.http]", 5),
         ] {

@@ -72,7 +72,8 @@ pub struct ListenerConfig {
     pub upstream: Option<String>,
     /// Peers whose connections begin with a PROXY header. It is not read from other peers.
     pub accept_proxy: Vec<Network>,
-    /// Length from which on a reply is spliced, in bytes; `None` means as the daemon measures.
+    /// Length from which on a reply is spliced, and a connection under `auto` considered, in bytes; `None` means as the
+    /// daemon measures.
     pub splice_min: Option<u64>,
     /// Treatment of its open flows when its configuration changes.
     pub on_reload: OnReload,
@@ -85,6 +86,19 @@ pub struct ListenerConfig {
 }
 
 impl ListenerConfig {
+    /// Returns true if what it splices depends on a length.
+    pub fn has_splice_min(&self) -> bool {
+        match self.protocol {
+            Protocol::Http => self.splice != SplicePolicy::Never,
+            Protocol::Tcp | Protocol::Tls => self.splice == SplicePolicy::Auto && self.tls.is_none(),
+        }
+    }
+
+    /// Returns true if that length is measured.
+    pub fn measures(&self) -> bool {
+        self.has_splice_min() && self.splice_min.is_none()
+    }
+
     /// Returns which source address its servers see.
     pub fn source(&self) -> SourceAddress {
         self.intercept
@@ -210,7 +224,7 @@ impl Settler<'_> {
             .upstream
             .map(|name| self.upstream_name(name, &shared.upstreams));
         let protocol = given.protocol.unwrap_or_default();
-        let splice_min = self.splice_min(given.splice_min, protocol);
+        let splice_min = self.splice_min(given.splice_min);
         let intercept = given.intercept.and_then(|given| self.intercept(given));
         if listen.is_empty() {
             self.complain(

@@ -56,8 +56,11 @@ pub(super) async fn forward(client: Client, settings: &Settings, open: Open, beg
                 return carried.finish(End::ServerClosed);
             }
             carried.record.bytes_to_server += client.early.len() as u64;
+            let measured = || carried.open.service().shared().splice_min.bytes();
+            let splice_min = config.splice_min.unwrap_or_else(measured);
             let pair = Pair::new(socket, server)
                 .with_splice(config.splice)
+                .with_splice_min(splice_min)
                 .with_detach(config.detach)
                 .with_rate_limit(config.rate_limit)
                 .with_idle(config.idle);

@@ -9,7 +9,7 @@ use std::{
     },
 };
 
-use longsplice_engine::{Splicer, policy::SplicePolicy};
+use longsplice_engine::Splicer;
 use longsplice_repair::options;
 use serde::{Deserialize, Serialize};
 
@@ -96,13 +96,17 @@ impl Service {
         self.counts.keep_routes(route_names(settings));
     }
 
-    /// Returns the length from which on replies are spliced now, in bytes; for HTTP only.
+    /// Returns the length from which on replies are spliced now, or connections under `auto` considered, in bytes; `None`
+    /// if it has no part in the decision.
     pub fn splice_min(&self) -> Option<u64> {
         let settings = self.settings();
         let c = &settings.listener;
-        let splices = c.protocol == Protocol::Http && c.splice != SplicePolicy::Never;
-        let measured = || self.shared.splice_min.bytes() + self.splice_delay.bytes();
-        splices.then(|| c.splice_min.unwrap_or_else(measured))
+        let delay = match c.protocol {
+            Protocol::Http => self.splice_delay.bytes(),
+            Protocol::Tcp | Protocol::Tls => 0,
+        };
+        let measured = || self.shared.splice_min.bytes() + delay;
+        c.has_splice_min().then(|| c.splice_min.unwrap_or_else(measured))
     }
 
     /// Returns the estimate of how much of a reply is relayed before its splice takes effect.

@@ -1,0 +1,172 @@
+//! What the policy `auto` decides for plain TCP, over a short and a long path, with and without losses, for three shapes of
+//! traffic.
+
+use std::{
+    net::{SocketAddr, TcpListener},
+    thread,
+    time::{Duration, Instant},
+};
+
+use longsplice_lab::{Direction, Emulated, LinkSpec, Queue};
+use longsplice_tests::{Config, Daemon, Pair, emulated, family, patient};
+
+/// Rate of both links, in bit/s.
+const RATE: u64 = 100_000_000;
+/// Bytes of one step of a stream, and of one request or reply.
+const STEP: u64 = 250_000;
+const MESSAGE: u64 = 1_000;
+/// Longest time for a decision. Over long legs one that has streamed nothing takes 3 s.
+const DECIDED: Duration = Duration::from_secs(15);
+/// Seed of the losses: the same packets of a stream are lost in each run, of the first 1,500 some eight.
+const SEED: u64 = 7;
+
+/// Decision: spliced, or relayed with one of the reasons for which a stream is not asked about again for seconds.
+const SPLICED: &str = "spliced";
+const LASTING: [&str; 3] = ["advised_loss", "advised_throughput", "advised_bbr"];
+
+/// Shape of a connection's traffic.
+#[derive(Debug, Clone, Copy)]
+enum Shape {
+    Upload,
+    Download,
+    Requests,
+    IdleThenBurst,
+}
+
+impl Shape {
+    /// Passes some bytes, or waits a moment.
+    fn step(self, pair: &mut Pair) {
+        match self {
+            Shape::Upload => pair.exchange_unevenly(STEP, 0),
+            Shape::Download => pair.exchange_unevenly(0, STEP),
+            Shape::Requests => pair.exchange_unevenly(MESSAGE, MESSAGE),
+            // Nothing passes until there is a decision.
+            Shape::IdleThenBurst => thread::sleep(Duration::from_millis(20)),
+        }
+    }
+}
+
+struct Lab {
+    daemon: Daemon,
+    listener: TcpListener,
+    net: Emulated,
+}
+
+impl Lab {
+    /// Starts a daemon between two links with these round-trip times, in milliseconds.
+    fn new(name: &str, [client, server]: [u64; 2], loss: f64) -> Lab {
+        let link = |rtt| {
+            LinkSpec::symmetric(Direction {
+                delay: Duration::from_millis(rtt) / 2,
+                rate: Some(RATE),
+                queue: Queue::Bytes(4 << 20),
+                loss,
+                seed: SEED,
+                ..Direction::default()
+            })
+        };
+        let net = emulated(name, link(client), link(server));
+        let target = SocketAddr::from((net.server_addr, 7000));
+        let listener = net.server.run(|| TcpListener::bind(target)).unwrap().unwrap();
+        let front = SocketAddr::from((family().unspecified(), 8080));
+        let mut daemon = Daemon::of(&Config::new().listener(front, target, "auto", "now"));
+        daemon.start(&net.forwarder);
+        Lab {
+            daemon,
+            listener,
+            net,
+        }
+    }
+
+    /// Passes traffic until the daemon has decided; returns the decision, or the last reason.
+    fn decision(&self, shape: Shape) -> String {
+        let front = (self.net.forwarder_client_addr, 8080).into();
+        let mut pair = Pair::connect(&self.net.client, front, &self.listener);
+        let (port, start) = (pair.client_port(), Instant::now());
+        let mut last = String::new();
+        while start.elapsed() < patient(DECIDED) && last != SPLICED && !LASTING.contains(&last.as_str()) {
+            shape.step(&mut pair);
+            let flows = self.daemon.flows();
+            let flow = flows
+                .into_iter()
+                .find(|flow| flow.client.peer.port() == port)
+                .unwrap();
+            last = match flow.state.as_str() {
+                "detached" => SPLICED.to_owned(),
+                _ => flow.reason.unwrap_or_default(),
+            };
+        }
+        eprintln!("{shape:?}: {last} after {:?}", start.elapsed());
+        pair.exchange_unevenly(0, STEP);
+        pair.close();
+        last
+    }
+}
+
+fn decides(name: &str, rtts: [u64; 2], loss: f64, expected: [(Shape, &str); 4]) {
+    let lab = Lab::new(name, rtts, loss);
+    for (shape, decision) in expected {
+        assert_eq!(lab.decision(shape), decision, "{shape:?}");
+    }
+}
+
+#[test]
+fn over_a_short_path_all_is_spliced() {
+    decides(
+        "auto-short",
+        [2, 2],
+        0.0,
+        [
+            (Shape::Upload, SPLICED),
+            (Shape::Download, SPLICED),
+            (Shape::Requests, SPLICED),
+            (Shape::IdleThenBurst, SPLICED),
+        ],
+    );
+}
+
+#[test]
+fn over_a_short_path_with_losses_streams_are_relayed() {
+    decides(
+        "auto-shortloss",
+        [2, 2],
+        0.005,
+        [
+            (Shape::Upload, "advised_loss"),
+            (Shape::Download, "advised_loss"),
+            (Shape::Requests, SPLICED),
+            (Shape::IdleThenBurst, SPLICED),
+        ],
+    );
+}
+
+/// The sender on the long leg has a window for the whole path, the one on the short leg has not.
+#[test]
+fn over_a_long_path_a_stream_of_the_short_leg_is_relayed() {
+    decides(
+        "auto-long",
+        [20, 80],
+        0.0,
+        [
+            (Shape::Upload, "advised_throughput"),
+            (Shape::Download, SPLICED),
+            (Shape::Requests, SPLICED),
+            (Shape::IdleThenBurst, SPLICED),
+        ],
+    );
+}
+
+#[test]
+fn over_a_long_path_with_losses_streams_are_relayed() {
+    decides(
+        "auto-longloss",
+        [20, 80],
+        0.005,
+        [
+            (Shape::Upload, "advised_loss"),
+            (Shape::Download, "advised_loss"),
+            (Shape::Requests, SPLICED),
+            (Shape::IdleThenBurst, SPLICED),
+        ],
+    );
+}
