@@ -58,6 +58,7 @@ mod sockets;
 mod tool;
 pub mod topology;
 pub mod traffic;
+mod tunnel;
 mod unable;
 
 pub use clock::monotonic_ns;
@@ -70,4 +71,5 @@ pub use process::Process;
 pub use snmp::{Counters, Tally};
 pub use topology::{Chain, Emulated, Family, Farm, FarmOptions, Leg, Three, ThreeOptions};
 pub use traffic::{ConnectionSpec, Exchanges, Outcome, Traffic, TrafficServer, TrafficSpec};
+pub use tunnel::{Tunnel, TunnelEnd};
 pub use unable::not_run;
