@@ -64,7 +64,7 @@ pub use clock::monotonic_ns;
 pub use command::NsCommand;
 pub use emulator::{Emulator, LinkReport, Report, Verdict};
 pub use error::Error;
-pub use link::{Burst, Direction, Distribution, LinkError, LinkSpec, Queue};
+pub use link::{Burst, Direction, Distribution, LinkError, LinkSpec, Queue, Red};
 pub use netns::Namespace;
 pub use process::Process;
 pub use snmp::{Counters, Tally};

@@ -130,6 +130,7 @@ impl Lane {
     fn admit(&mut self, now: Nanos, since: Nanos, mut frame: Vec<u8>, report: &mut Report) {
         match self.schedule.offer(now, frame.len()) {
             Fate::Dropped => report.dropped += 1,
+            Fate::DroppedEarly => report.dropped_early += 1,
             Fate::Lost => report.lost += 1,
             Fate::Delivered {
                 at,

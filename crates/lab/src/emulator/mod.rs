@@ -20,6 +20,7 @@
 //! prints its reports. Two things depend on time and not on the seed: which packets a full queue drops, and how many
 //! packets a TCP sends.
 
+mod early;
 mod histogram;
 mod lane;
 mod lots;

@@ -33,10 +33,14 @@ pub struct Report {
     pub very_late: u64,
     /// Packets that arrived, second copies not counted.
     pub forwarded: u64,
+    /// Bytes of the frames of these packets.
+    pub forwarded_bytes: u64,
     /// Packets that the wire lost, as configured.
     pub lost: u64,
     /// Packets for which there was no room in the queue.
     pub dropped: u64,
+    /// Packets that RED dropped before the queue was full.
+    pub dropped_early: u64,
     /// Packets that were held back or overtook others by their jitter, as configured.
     pub reordered: u64,
     /// Packets that arrived twice, as configured.
@@ -72,8 +76,10 @@ impl Report {
         self.late += other.late;
         self.very_late += other.very_late;
         self.forwarded += other.forwarded;
+        self.forwarded_bytes += other.forwarded_bytes;
         self.lost += other.lost;
         self.dropped += other.dropped;
+        self.dropped_early += other.dropped_early;
         self.reordered += other.reordered;
         self.duplicated += other.duplicated;
         self.corrupted += other.corrupted;
@@ -88,6 +94,7 @@ impl fmt::Display for Report {
         for (count, what) in [
             (self.lost, "lost"),
             (self.dropped, "dropped"),
+            (self.dropped_early, "dropped early"),
             (self.reordered, "reordered"),
             (self.duplicated, "duplicated"),
             (self.corrupted, "corrupted"),
