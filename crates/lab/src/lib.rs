@@ -68,6 +68,8 @@ pub use link::{Burst, Direction, Distribution, LinkError, LinkSpec, Queue, Red};
 pub use netns::Namespace;
 pub use process::Process;
 pub use snmp::{Counters, Tally};
-pub use topology::{Chain, Emulated, Family, Farm, FarmOptions, Leg, Three, ThreeOptions};
+pub use topology::{
+    Chain, Emulated, Family, Farm, FarmOptions, Graph, GraphLink, GraphSpec, Leg, Three, ThreeOptions,
+};
 pub use traffic::{ConnectionSpec, Exchanges, Outcome, Traffic, TrafficServer, TrafficSpec};
 pub use unable::not_run;

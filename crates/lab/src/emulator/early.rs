@@ -58,7 +58,11 @@ impl Early {
 
     /// Returns the probability of a drop at the present average; `None` below the lower threshold.
     fn probability(&self) -> Option<f64> {
-        let Red { min, max, probability } = self.red;
+        let Red {
+            min,
+            max,
+            probability,
+        } = self.red;
         if self.average < min {
             None
         } else if self.average < max {

@@ -165,7 +165,10 @@ mod tests {
     fn a_time_is_that_many_bytes_at_the_rate() {
         // 2 ms at 12 Mbit/s are 3,000 bytes.
         let mut tail = tail(Queue::Time(Duration::from_millis(2)));
-        assert_eq!([0; 3].map(|at| tail.admit(at, 1500)), [Sent(MS), Sent(2 * MS), Full]);
+        assert_eq!(
+            [0; 3].map(|at| tail.admit(at, 1500)),
+            [Sent(MS), Sent(2 * MS), Full]
+        );
         let mut short = self::tail(Queue::Time(Duration::from_nanos(1)));
         assert_eq!(short.admit(0, 1500), Sent(MS), "one frame always fits");
     }

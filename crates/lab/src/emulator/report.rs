@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::histogram::Histogram;
+use super::packet::Packet;
 use crate::link::{Direction, LinkSpec};
 
 /// Lateness above which a packet is late, however short the delay of its link.
@@ -25,7 +26,7 @@ pub fn lateness_bound(direction: &Direction) -> Duration {
 /// Counts of the packets of one direction, or of all.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Report {
-    /// Differences between real and scheduled arrival.
+    /// Differences between real and scheduled arrival at a device; packets that come to a router have none.
     pub lateness: Histogram,
     /// Packets, second copies too, with a lateness above [`lateness_bound`].
     pub late: u64,
@@ -47,6 +48,8 @@ pub struct Report {
     pub duplicated: u64,
     /// Packets of which a bit was flipped, as configured.
     pub corrupted: u64,
+    /// Packets that came to a router without a route to their destination, or that were no IP packets.
+    pub unroutable: u64,
     /// Packets that the receiving device refused: it was down, or the machine out of memory.
     pub refused: u64,
 }
@@ -70,6 +73,14 @@ impl Report {
         self.very_late += u64::from(lateness > bound.saturating_mul(VERY_LATE.into()));
     }
 
+    /// Adds a packet that arrived.
+    pub(super) fn forwarded(&mut self, packet: &Packet) {
+        if !packet.second_copy {
+            self.forwarded += 1;
+            self.forwarded_bytes += packet.frame.len() as u64;
+        }
+    }
+
     /// Adds another report.
     pub fn merge(&mut self, other: &Report) {
         self.lateness.merge(&other.lateness);
@@ -83,6 +94,7 @@ impl Report {
         self.reordered += other.reordered;
         self.duplicated += other.duplicated;
         self.corrupted += other.corrupted;
+        self.unroutable += other.unroutable;
         self.refused += other.refused;
     }
 }
@@ -98,6 +110,7 @@ impl fmt::Display for Report {
             (self.reordered, "reordered"),
             (self.duplicated, "duplicated"),
             (self.corrupted, "corrupted"),
+            (self.unroutable, "unroutable"),
             (self.refused, "refused"),
         ] {
             if count > 0 {

@@ -206,10 +206,7 @@ mod tests {
         assert_eq!(read_rate("100MB"), None);
         assert_eq!(read_queue("256KiB"), Some(Queue::Bytes(256 << 10)));
         assert_eq!(read_queue("50p"), Some(Queue::Packets(50)));
-        assert_eq!(
-            read_queue("40ms"),
-            Some(Queue::Time(Duration::from_millis(40)))
-        );
+        assert_eq!(read_queue("40ms"), Some(Queue::Time(Duration::from_millis(40))));
         assert_eq!(read_red("10%:30%:10%"), Some(Red::default()));
         for bad in ["10%", "10%:30%", "1:2:3", "10%:30%:10%:1%", ""] {
             assert_eq!(read_red(bad), None, "{bad}");

@@ -9,6 +9,7 @@ mod common;
 mod exchanges;
 mod experiments;
 mod farm;
+mod graph;
 mod interrupted;
 mod links;
 mod namespaces;
