@@ -3,7 +3,7 @@
 
 use crate::clock::Nanos;
 use crate::link::Red;
-use crate::random::Luck;
+use crate::random::Rng;
 
 /// Weight of a new sample in the average length of the queue, as Floyd and Jacobson recommend.
 const WEIGHT: f64 = 0.002;
@@ -21,7 +21,7 @@ pub(super) struct Early {
     since_drop: f64,
     /// Time that a full packet takes at the rate, at least 1 ns: an idle queue ages by one sample in each.
     packet_time: Nanos,
-    rng: Luck,
+    rng: Rng,
 }
 
 impl Early {
@@ -31,7 +31,7 @@ impl Early {
             average: 0.0,
             since_drop: 0.0,
             packet_time: packet_time.max(1),
-            rng: Luck::stream(seed, PURPOSE),
+            rng: Rng::stream(seed, PURPOSE),
         }
     }
 

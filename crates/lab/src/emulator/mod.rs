@@ -23,7 +23,7 @@
 mod early;
 mod frame;
 mod histogram;
-mod lots;
+mod loss_model;
 mod network;
 mod packet;
 mod queue;
