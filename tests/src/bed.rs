@@ -87,7 +87,7 @@ impl Bed {
     /// Starts a bed on nodes whose server listens at another address of its own.
     pub fn toward(
         target: SocketAddr,
-        net: Three,
+        net: Line,
         policy: Policy<'_>,
         more: impl FnOnce(Config) -> Config,
     ) -> Bed {

@@ -7,8 +7,8 @@ use std::{
 };
 
 use longsplice_engine::Side;
-use longsplice_lab::{Family, Namespace, Three, ThreeOptions, Tunnel, TunnelEnd};
-use longsplice_tests::{Bed, Pair, Policy, three};
+use longsplice_lab::{Family, Line, LineOptions, Namespace, Tunnel, TunnelEnd};
+use longsplice_tests::{Bed, Pair, Policy, veth_line};
 
 const BYTES: u64 = 2 << 20;
 /// Bytes enough for many segments of a narrow link.
@@ -30,7 +30,7 @@ struct Tunnelled {
 }
 
 /// Makes a tunnel between the forwarder and a side; returns the addresses of the side and of the forwarder.
-fn dig(net: &Three, side: Side, offloads: bool) -> (Tunnel, IpAddr, IpAddr) {
+fn dig(net: &Line, side: Side, offloads: bool) -> (Tunnel, IpAddr, IpAddr) {
     let (node, network) = match side {
         Side::Client => (&net.client, 11),
         Side::Server => (&net.server, 12),
@@ -60,12 +60,12 @@ fn device_of(side: Side) -> &'static str {
 
 impl Tunnelled {
     fn new(name: &str, family: Family, tunnels: &[Side], offloads: bool, policy: Policy<'_>) -> Tunnelled {
-        let net = three(
+        let net = veth_line(
             name,
-            ThreeOptions {
+            LineOptions {
                 family,
                 offloads,
-                ..ThreeOptions::default()
+                ..LineOptions::default()
             },
         );
         let (mut front, mut server, mut held) = (net.forwarder_client_addr, net.server_addr, Vec::new());
