@@ -48,7 +48,8 @@ pub(crate) struct Accelerator {
 }
 
 impl Accelerator {
-    /// Starts it in a node of a chain, with more options, and waits until it serves.
+    /// Starts it in a node between the devices `e0`, inside, and `e1`, outside, with more options, and waits until it
+    /// serves.
     pub(crate) fn start(program: &Program, node: &Namespace, options: &[String]) -> anyhow::Result<Self> {
         static COUNTER: AtomicU32 = AtomicU32::new(0);
         let count = COUNTER.fetch_add(1, Ordering::Relaxed);
@@ -56,7 +57,7 @@ impl Accelerator {
         let log = file(&instance, "log");
         let process = node
             .command(&program.0)
-            .args(["accelerate", "--inside", "f0", "--outside", "f1"])
+            .args(["accelerate", "--inside", "e0", "--outside", "e1"])
             .args(options)
             .args(["--instance", &instance, "-v", "--admin"])
             .arg(file(&instance, "sock"))
@@ -85,6 +86,12 @@ impl Accelerator {
         let status = self.get("/status").unwrap_or_default();
         let mut status: Value = serde_json::from_str(&status).unwrap_or_default();
         status["accelerator"].take()
+    }
+
+    /// Returns its flows; none without an answer.
+    pub(crate) fn flows(&self) -> Vec<Value> {
+        let flows = self.get("/flows").unwrap_or_default();
+        serde_json::from_str(&flows).unwrap_or_default()
     }
 
     /// Returns its answer to a GET, if its status is 200.

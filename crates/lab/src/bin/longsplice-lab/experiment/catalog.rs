@@ -1,11 +1,28 @@
 //! The list of the experiments.
 
 use super::beyond::{QUEUE, WAN};
-use super::paper::{FIG4, FIG5, FIG6, FIG8, FIG9, SHARE};
+use super::congestion::{FIG11, FIG12, UTILISATION};
+use super::deployment::{FIG14, FIG15};
+use super::paper::{FIG4, FIG5, FIG6, FIG7, FIG8, FIG9, SHARE};
 use super::plan::Experiment;
 
 /// All experiments, those of the paper in its order.
-pub(crate) const EXPERIMENTS: [Experiment; 8] = [FIG4, FIG5, FIG6, FIG8, FIG9, WAN, QUEUE, SHARE];
+pub(crate) const EXPERIMENTS: [Experiment; 14] = [
+    FIG4,
+    FIG5,
+    FIG6,
+    FIG7,
+    FIG8,
+    FIG9,
+    FIG11,
+    FIG12,
+    UTILISATION,
+    FIG14,
+    FIG15,
+    WAN,
+    QUEUE,
+    SHARE,
+];
 
 /// Returns the experiment with a name.
 pub(crate) fn find(name: &str) -> Option<&'static Experiment> {
@@ -14,6 +31,8 @@ pub(crate) fn find(name: &str) -> Option<&'static Experiment> {
 
 #[cfg(test)]
 mod tests {
+    use longsplice_lab::GraphSpec;
+
     use super::super::paper::FORCED;
     use super::super::plan::Points;
     use super::*;
@@ -35,9 +54,14 @@ mod tests {
             );
             for case in quick.iter().chain(&all) {
                 let scene = &case.scene;
-                assert_eq!(scene.accelerators.len(), scene.links.len() - 1, "{case:?}");
-                assert!((1..=8).contains(&scene.links.len()) && case.runs > 0);
-                for direction in scene.links.iter().map(|link| &link.to_server) {
+                assert!(
+                    [0, scene.graph.nodes.len()].contains(&scene.accelerators.len()),
+                    "{case:?}"
+                );
+                let text = toml::to_string(&scene.graph).unwrap();
+                assert_eq!(text.parse::<GraphSpec>().unwrap(), scene.graph, "{text}");
+                assert!(case.runs > 0);
+                for direction in scene.graph.links.iter().map(|link| &link.link.to_server) {
                     assert!(
                         direction.rate.is_some_and(|rate| rate <= 100_000_000),
                         "the emulator carries no more in time"

@@ -1,6 +1,10 @@
 //! Surroundings of a run: the links, the hosts, the nodes, and the flows over them.
 
-use longsplice_lab::{Chain, Family, LinkReport, LinkSpec, Verdict};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::Context;
+use longsplice_lab::{Family, Graph, GraphSpec, LinkReport, Verdict};
 use serde::Serialize;
 
 use super::accelerator::{Accelerator, Program};
@@ -10,8 +14,8 @@ use super::queue::{QueueSample, Sampler};
 /// Everything that a run depends on, except its seed.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Scene {
-    /// Links from the client to the server; there is a node between any two.
-    pub(crate) links: Vec<LinkSpec>,
+    /// Hosts, nodes and links.
+    pub(crate) graph: GraphSpec,
     /// Congestion control of the hosts, and of the nodes' sockets where the options of a node name no other.
     pub(crate) congestion: &'static str,
     /// Largest window of the hosts' sockets, in bytes; `None`: large enough for any path here.
@@ -23,12 +27,20 @@ pub(crate) struct Scene {
     pub(crate) node_store: Option<u32>,
     /// Options of `longsplice accelerate` for each node; empty: all nodes are routers.
     pub(crate) accelerators: Vec<Vec<String>>,
-    /// Flows from the client to the server, all from the start.
+    /// Number of nodes that each flow passes.
+    pub(crate) nodes_passed: usize,
+    /// Time that a node with an accelerator takes for each packet: it leaves so much later.
+    pub(crate) processing: Duration,
+    /// Flows between hosts.
     pub(crate) flows: Vec<FlowSpec>,
     /// End of the run.
     pub(crate) load: Load,
     /// True if the bytes that wait in the first node are sampled.
     pub(crate) samples_queue: bool,
+    /// True if the flows of the first node are listed in the middle of the run.
+    pub(crate) lists_flows: bool,
+    /// Interval in which the bytes of each flow are counted.
+    pub(crate) samples_every: Option<Duration>,
 }
 
 /// Result of a run.
@@ -40,7 +52,13 @@ pub(crate) struct Outcome {
     pub(crate) queue: Vec<QueueSample>,
     /// State of the accelerator of each node at the end, as its daemon reports it.
     pub(crate) accelerators: Vec<serde_json::Value>,
+    /// Flows of the first node in the middle of the run, as its daemon lists them.
+    #[serde(skip)]
+    pub(crate) listed: Vec<serde_json::Value>,
+    /// Reports on the links; in a graph with routers only on those between two of them.
     pub(crate) links: Vec<LinkReport>,
+    /// Largest 99th percentile of the lateness of a link's direction, in milliseconds.
+    pub(crate) lateness_p99_ms: f64,
     pub(crate) verdict: Verdict,
 }
 
@@ -57,15 +75,15 @@ impl Outcome {
             let reason = |failure: &String| format!("port {}: {failure}", flow.port);
             against.extend(flow.failure.iter().map(reason));
         }
-        let wanted = scene.flows.iter().filter(|flow| flow.is_accelerated).count() as u64;
-        for (n, node) in self.accelerators.iter().enumerate() {
-            let taken = node["taken_over_total"].as_u64().unwrap_or_default();
-            if taken < wanted {
-                let name = n + 1;
-                against.push(format!(
-                    "node{name} took {taken} of {wanted} connections over: {node}"
-                ));
-            }
+        let accelerated = scene.flows.iter().filter(|flow| flow.is_accelerated).count() as u64;
+        let wanted = accelerated * scene.nodes_passed as u64;
+        let taken = |node: &serde_json::Value| node["taken_over_total"].as_u64().unwrap_or_default();
+        let total: u64 = self.accelerators.iter().map(taken).sum();
+        if !self.accelerators.is_empty() && total < wanted {
+            against.push(format!(
+                "the nodes took connections over {total} times of {wanted}: {:?}",
+                self.accelerators
+            ));
         }
         against
     }
@@ -83,51 +101,91 @@ impl Scene {
             flows: self.flows.iter().map(plain).collect(),
             node_window: None,
             node_store: None,
+            processing: Duration::ZERO,
             ..self.clone()
         }
     }
 
+    /// Returns the graph of a run: with seeds, and with the processing of the nodes as a delay of what leaves them.
+    fn graph(&self, seed: u64) -> GraphSpec {
+        let mut graph = self.graph.clone();
+        for link in &mut graph.links {
+            link.link = link.link.clone().with_seed(seed);
+            let is_node = |name: &String| graph.nodes.contains(name);
+            if is_node(&link.between[0]) {
+                link.link.to_server.delay += self.processing;
+            }
+            if is_node(&link.between[1]) {
+                link.link.to_client.delay += self.processing;
+            }
+        }
+        graph
+    }
+
     /// Runs it once.
     pub(crate) fn run(&self, program: &Program, seed: u64) -> anyhow::Result<Outcome> {
-        let links: Vec<LinkSpec> = self
-            .links
-            .iter()
-            .map(|link| link.clone().with_seed(seed))
-            .collect();
-        let chain = Chain::new("lab-exp", Family::V4, &links)?;
-        self.settle(&chain)?;
-        let start = |(node, options): (_, &Vec<String>)| Accelerator::start(program, node, options);
-        let accelerators = chain
-            .nodes
-            .iter()
-            .zip(&self.accelerators)
-            .map(start)
-            .collect::<anyhow::Result<Vec<_>>>()?;
-        chain.emulator().reset();
-        let sampler = self
-            .samples_queue
-            .then(|| chain.nodes.first().map(|node| Sampler::start(node.name())))
-            .flatten();
-        let flows = self.load.run(&chain, &self.flows, seed)?;
-        let verdict = chain.verdict();
+        let spec = self.graph(seed);
+        let graph = Graph::new("lab-exp", Family::V4, &spec)?;
+        self.settle(&graph)?;
+        let mut accelerators = Vec::new();
+        for (name, options) in spec.nodes.iter().zip(&self.accelerators) {
+            let node = graph.namespace(name).context("a node has a namespace")?;
+            accelerators.push(Accelerator::start(program, node, options)?);
+        }
+        graph.emulator().reset();
+        let first = spec.nodes.first().and_then(|name| graph.namespace(name));
+        let sampler = first
+            .filter(|_| self.samples_queue)
+            .map(|node| Sampler::start(node.name()));
+        let (flows, listed) = thread::scope(|scope| {
+            let lister = accelerators.first().filter(|_| self.lists_flows).map(|first| {
+                scope.spawn(|| {
+                    thread::sleep(self.load.time() / 2);
+                    first.flows()
+                })
+            });
+            let flows = self
+                .load
+                .run(&graph, &spec, &self.flows, self.samples_every, seed);
+            // A panic was printed when it happened.
+            let listed = lister.and_then(|lister| lister.join().ok());
+            (flows, listed.unwrap_or_default())
+        });
+        let flows = flows?;
+        let (verdict, mut links) = (graph.verdict(), graph.link_reports());
+        let lateness = |link: &LinkReport| {
+            let [there, back] = [&link.to_server, &link.to_client].map(|way| way.lateness.p99_ns());
+            there.max(back)
+        };
+        let lateness_p99_ms = links.iter().map(lateness).max().unwrap_or_default() as f64 / 1e6;
+        if !spec.routers.is_empty() {
+            let is_inside = |name: &str| {
+                name.split(" to ")
+                    .all(|end| spec.routers.iter().any(|router| router == end))
+            };
+            links.retain(|link| is_inside(&link.name));
+        }
         Ok(Outcome {
             seed,
             flows,
             queue: sampler.map(Sampler::finish).unwrap_or_default(),
             accelerators: accelerators.iter().map(Accelerator::status).collect(),
-            links: chain.link_reports(),
+            listed,
+            links,
+            lateness_p99_ms,
             verdict,
         })
     }
 
     /// Sets the congestion control and the windows of hosts and nodes.
-    fn settle(&self, chain: &Chain) -> Result<(), longsplice_lab::Error> {
-        let hosts = [&chain.client, &chain.server];
-        let all = hosts
-            .iter()
-            .map(|host| (*host, self.host_window))
-            .chain(chain.nodes.iter().map(|node| (node, self.node_window)));
-        for (namespace, window) in all {
+    fn settle(&self, graph: &Graph) -> Result<(), longsplice_lab::Error> {
+        for (name, namespace) in graph.nodes() {
+            let is_node = self.graph.nodes.iter().any(|node| node == name);
+            let window = if is_node {
+                self.node_window
+            } else {
+                self.host_window
+            };
             namespace.sysctl("net.ipv4.tcp_congestion_control", self.congestion)?;
             if let Some(window) = window {
                 // Count on five eighths: Linux 6.18 offers so much of a receive buffer once full segments have come. A
@@ -136,12 +194,10 @@ impl Scene {
                 namespace.sysctl("net.ipv4.tcp_rmem", &format!("4096 {read} {read}"))?;
                 namespace.sysctl("net.ipv4.tcp_wmem", &format!("4096 16384 {write}"))?;
             }
-        }
-        if let Some(store) = self.node_store {
-            // Add a quarter for the kernel's own share of a buffer of full segments.
-            let write = store / 4 * 5;
-            for node in &chain.nodes {
-                node.sysctl(
+            if let Some(store) = self.node_store.filter(|_| is_node) {
+                // Add a quarter for the kernel's own share of a buffer of full segments.
+                let write = store / 4 * 5;
+                namespace.sysctl(
                     "net.ipv4.tcp_wmem",
                     &format!("4096 {} {write}", write.min(16_384)),
                 )?;
