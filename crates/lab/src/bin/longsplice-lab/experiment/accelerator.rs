@@ -94,16 +94,29 @@ impl Accelerator {
         serde_json::from_str(&flows).unwrap_or_default()
     }
 
+    /// Makes a request that changes something.
+    pub(crate) fn post(&self, path: &str) -> anyhow::Result<()> {
+        let (status, body) = self.ask("POST", path).context("longsplice does not answer")?;
+        ensure!(status.starts_with('2'), "{path}: {status} {body}");
+        Ok(())
+    }
+
     /// Returns its answer to a GET, if its status is 200.
     fn get(&self, path: &str) -> Option<String> {
+        let (status, body) = self.ask("GET", path)?;
+        (status == "200").then_some(body)
+    }
+
+    /// Returns status and body of its answer; `None` without one.
+    fn ask(&self, method: &str, path: &str) -> Option<(String, String)> {
         let mut socket = UnixStream::connect(file(&self.instance, "sock")).ok()?;
         socket.set_read_timeout(Some(PATIENCE)).ok()?;
-        let head = "HTTP/1.1\r\nhost: longsplice\r\nconnection: close\r\n\r\n";
-        write!(socket, "GET {path} {head}").ok()?;
+        let head = "HTTP/1.1\r\nhost: longsplice\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+        write!(socket, "{method} {path} {head}").ok()?;
         let mut answer = String::new();
         socket.read_to_string(&mut answer).ok()?;
         let (head, body) = answer.split_once("\r\n\r\n")?;
-        (head.split(' ').nth(1) == Some("200")).then(|| body.to_owned())
+        Some((head.split(' ').nth(1)?.to_owned(), body.to_owned()))
     }
 }
 

@@ -5,9 +5,10 @@ use super::congestion::{FIG11, FIG12, UTILISATION};
 use super::deployment::{FIG14, FIG15};
 use super::paper::{FIG4, FIG5, FIG6, FIG7, FIG8, FIG9, SHARE};
 use super::plan::Experiment;
+use super::returning::RETURN;
 
 /// All experiments, those of the paper in its order.
-pub(crate) const EXPERIMENTS: [Experiment; 14] = [
+pub(crate) const EXPERIMENTS: &[Experiment] = &[
     FIG4,
     FIG5,
     FIG6,
@@ -21,6 +22,7 @@ pub(crate) const EXPERIMENTS: [Experiment; 14] = [
     FIG15,
     WAN,
     QUEUE,
+    RETURN,
     SHARE,
 ];
 
@@ -39,7 +41,7 @@ mod tests {
 
     #[test]
     fn every_experiment_has_a_name_of_its_own_and_points() {
-        for experiment in &EXPERIMENTS {
+        for experiment in EXPERIMENTS {
             let [quick, all] = [Points::Quick, Points::All].map(experiment.cases);
             assert!(
                 !quick.is_empty() && quick.len() <= all.len(),
@@ -74,7 +76,7 @@ mod tests {
 
     #[test]
     fn the_policy_is_that_of_every_node() {
-        for experiment in &EXPERIMENTS {
+        for experiment in EXPERIMENTS {
             for case in (experiment.cases)(Points::All) {
                 for options in &case.scene.accelerators {
                     let options = options.join(" ");

@@ -9,7 +9,7 @@ use super::load::{FlowSpec, Load};
 use super::paper::FORCED;
 use super::paths::{accelerated, case, flow, link, rated};
 use super::plan::{Case, Experiment, Measure, Points, Reference};
-use super::scene::Scene;
+use super::scene::{Action, Scene, Step};
 
 /// Round trips between the node and its customers, and between the node and the servers, in milliseconds: those of a
 /// campus, and of an Internet.
@@ -95,7 +95,10 @@ pub(super) const FIG14: Experiment = Experiment {
                 nodes_passed: 1,
                 host_window: Some(32 << 10),
                 load: Load::Time(Duration::from_secs(3)),
-                lists_flows: true,
+                steps: vec![Step {
+                    at: Duration::from_millis(1500),
+                    action: Action::List,
+                }],
                 ..scene
             },
             measure: Measure::RoundTrips,

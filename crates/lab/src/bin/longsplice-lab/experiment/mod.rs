@@ -14,6 +14,7 @@ mod plan;
 mod plot;
 mod queue;
 mod raster;
+mod returning;
 mod scene;
 
 use std::fs;
@@ -60,7 +61,7 @@ pub(crate) struct RunArgs {
 
 /// Lists the experiments.
 pub(crate) fn list() -> ExitCode {
-    for experiment in &catalog::EXPERIMENTS {
+    for experiment in catalog::EXPERIMENTS {
         let cases = |points| (experiment.cases)(points).len();
         let (all, quick) = (cases(Points::All), cases(Points::Quick));
         println!(

@@ -94,7 +94,7 @@ pub(super) fn accelerated(links: Vec<LinkSpec>, options: &[&str]) -> Scene {
         flows: vec![flow(0, true)],
         load: Load::Time(Duration::from_secs(10)),
         samples_queue: false,
-        lists_flows: false,
+        steps: Vec::new(),
         samples_every: None,
     }
 }

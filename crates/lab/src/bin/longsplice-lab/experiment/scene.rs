@@ -1,9 +1,9 @@
 //! Surroundings of a run: the links, the hosts, the nodes, and the flows over them.
 
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use longsplice_lab::{Family, Graph, GraphSpec, LinkReport, Verdict};
 use serde::Serialize;
 
@@ -37,10 +37,29 @@ pub(crate) struct Scene {
     pub(crate) load: Load,
     /// True if the bytes that wait in the first node are sampled.
     pub(crate) samples_queue: bool,
-    /// True if the flows of the first node are listed in the middle of the run.
-    pub(crate) lists_flows: bool,
+    /// Requests to the first node, in the order of their times.
+    pub(crate) steps: Vec<Step>,
     /// Interval in which the bytes of each flow are counted.
     pub(crate) samples_every: Option<Duration>,
+}
+
+/// Request to the accelerator of the first node, at a time from the start of the run on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub(crate) struct Step {
+    pub(crate) at: Duration,
+    pub(crate) action: Action,
+}
+
+/// Request to an accelerator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Action {
+    /// List the flows.
+    List,
+    /// Release all connections.
+    Splice,
+    /// Take all released connections over again.
+    Unsplice,
 }
 
 /// Result of a run.
@@ -52,7 +71,7 @@ pub(crate) struct Outcome {
     pub(crate) queue: Vec<QueueSample>,
     /// State of the accelerator of each node at the end, as its daemon reports it.
     pub(crate) accelerators: Vec<serde_json::Value>,
-    /// Flows of the first node in the middle of the run, as its daemon lists them.
+    /// Flows of the first node, as its daemon has listed them last.
     #[serde(skip)]
     pub(crate) listed: Vec<serde_json::Value>,
     /// Reports on the links; in a graph with routers only on those between two of them.
@@ -138,20 +157,19 @@ impl Scene {
             .filter(|_| self.samples_queue)
             .map(|node| Sampler::start(node.name()));
         let (flows, listed) = thread::scope(|scope| {
-            let lister = accelerators.first().filter(|_| self.lists_flows).map(|first| {
-                scope.spawn(|| {
-                    thread::sleep(self.load.time() / 2);
-                    first.flows()
-                })
-            });
+            let start = Instant::now();
+            let steps = accelerators
+                .first()
+                .map(|first| scope.spawn(move || take(&self.steps, first, start)));
             let flows = self
                 .load
                 .run(&graph, &spec, &self.flows, self.samples_every, seed);
-            // A panic was printed when it happened.
-            let listed = lister.and_then(|lister| lister.join().ok());
-            (flows, listed.unwrap_or_default())
+            let listed = steps.map_or(Ok(Vec::new()), |steps| {
+                steps.join().unwrap_or_else(|_| bail!("a thread has panicked"))
+            });
+            (flows, listed)
         });
-        let flows = flows?;
+        let (flows, listed) = (flows?, listed?);
         let (verdict, mut links) = (graph.verdict(), graph.link_reports());
         let lateness = |link: &LinkReport| {
             let [there, back] = [&link.to_server, &link.to_client].map(|way| way.lateness.p99_ns());
@@ -205,4 +223,25 @@ impl Scene {
         }
         Ok(())
     }
+}
+
+/// Makes the requests of a run when they are due, and returns the flows that were listed last.
+fn take(steps: &[Step], accelerator: &Accelerator, start: Instant) -> anyhow::Result<Vec<serde_json::Value>> {
+    let mut listed = Vec::new();
+    for step in steps {
+        thread::sleep((start + step.at).saturating_duration_since(Instant::now()));
+        let flows = accelerator.flows();
+        let request = match step.action {
+            Action::List => {
+                listed = flows;
+                continue;
+            }
+            Action::Splice => "splice",
+            Action::Unsplice => "unsplice",
+        };
+        for flow in flows.iter().filter_map(|flow| flow["id"].as_u64()) {
+            accelerator.post(&format!("/flows/{flow}/{request}"))?;
+        }
+    }
+    Ok(listed)
 }
