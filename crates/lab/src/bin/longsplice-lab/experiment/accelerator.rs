@@ -13,6 +13,8 @@ use longsplice_lab::{Namespace, Process};
 use rustix::process::Signal;
 use serde_json::Value;
 
+use super::cost::Cost;
+
 /// Longest time until a daemon serves, and until it has ended.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -86,6 +88,13 @@ impl Accelerator {
         let status = self.get("/status").unwrap_or_default();
         let mut status: Value = serde_json::from_str(&status).unwrap_or_default();
         status["accelerator"].take()
+    }
+
+    /// Returns what it has cost since its start.
+    pub(crate) fn cost(&self) -> anyhow::Result<Cost> {
+        let status = self.get("/status").context("longsplice does not answer")?;
+        let status = serde_json::from_str(&status)?;
+        Cost::read(self.process.pid(), self.process.cpu_seconds()?, &status)
     }
 
     /// Returns its flows; none without an answer.

@@ -3,6 +3,7 @@
 use anyhow::Result;
 
 use super::accelerator::Program;
+use super::cost::Operations;
 use super::figure::{Point, Source, median};
 use super::load::{FlowOutcome, FlowSpec};
 use super::plan::{Average, Case, Measure};
@@ -65,6 +66,10 @@ impl Laboratory<'_> {
             Measure::Utilisation { link, rate } => {
                 let outcome = self.run(&case.scene, self.seed, what)?;
                 vec![utilisation_point(case, outcome, link, rate)]
+            }
+            Measure::Costs(operations) => {
+                let outcome = self.run(&case.scene, self.seed, what)?;
+                cost_points(case, outcome, operations)
             }
             Measure::RoundTrips => {
                 let outcome = self.run(&case.scene, self.seed, what)?;
@@ -207,15 +212,10 @@ fn parts_over_time(case: &Case, average: Average, plain: Option<&[Outcome]>, out
             .flatten()
             .flat_map(|run| run.against(&case.scene.plain())),
     );
-    let kinds: [(&str, fn(&FlowSpec) -> bool); 3] = [
-        ("the late one", |flow| !flow.after.is_zero()),
-        ("accelerated", |flow| flow.after.is_zero() && flow.is_accelerated),
-        ("plain", |flow| flow.after.is_zero() && !flow.is_accelerated),
-    ];
     let mut parts = Vec::new();
-    for (kind, is_kind) in kinds {
+    for kind in ["the late one", "accelerated", "plain"] {
         let flows: Vec<&FlowOutcome> = (case.scene.flows.iter().zip(&outcome.flows))
-            .filter(|(spec, _)| is_kind(spec))
+            .filter(|(spec, _)| kind_of(spec) == kind)
             .map(|(_, flow)| flow)
             .collect();
         if flows.is_empty() {
@@ -253,6 +253,15 @@ fn parts_over_time(case: &Case, average: Average, plain: Option<&[Outcome]>, out
     parts
 }
 
+/// Returns the kind of a flow, as series name it.
+fn kind_of(flow: &FlowSpec) -> &'static str {
+    match (flow.after.is_zero(), flow.is_accelerated) {
+        (false, _) => "the late one",
+        (true, true) => "accelerated",
+        (true, false) => "plain",
+    }
+}
+
 /// Returns the share of a link's rate that was used towards the server, in percent.
 fn utilisation_point(case: &Case, outcome: Outcome, link: usize, rate: u64) -> Point {
     let bytes = outcome
@@ -272,6 +281,27 @@ fn utilisation_point(case: &Case, outcome: Outcome, link: usize, rate: u64) -> P
         accelerated_mbit: Some(outcome.goodput()),
         runs: vec![outcome],
     }
+}
+
+/// Returns a point for each operation; the first one has the run.
+fn cost_points(case: &Case, outcome: Outcome, operations: Operations) -> Vec<Point> {
+    let against = outcome.against(&case.scene);
+    let bytes = outcome.flows.iter().map(|flow| flow.bytes).sum();
+    let costs = operations.costs(&outcome.cost.unwrap_or_default(), outcome.flows.len(), bytes);
+    let mut points: Vec<Point> = costs
+        .into_iter()
+        .map(|(x, y)| Point {
+            x,
+            y,
+            counts: against.is_empty(),
+            against: against.clone(),
+            ..Point::default()
+        })
+        .collect();
+    if let Some(first) = points.first_mut() {
+        first.runs.push(outcome);
+    }
+    points
 }
 
 /// Returns a point for each flow that the node has listed with both round trips, in milliseconds, and one for each flow with
@@ -367,6 +397,7 @@ mod tests {
             }],
             accelerators: vec![serde_json::json!({ "taken_over_total": 1 }); nodes],
             listed: Vec::new(),
+            cost: None,
             links: Vec::new(),
             lateness_p99_ms: 0.0,
             verdict: Verdict::default(),

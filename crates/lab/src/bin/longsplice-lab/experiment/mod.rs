@@ -4,6 +4,7 @@ mod accelerator;
 mod beyond;
 mod catalog;
 mod congestion;
+mod cost;
 mod deployment;
 mod figure;
 mod load;
@@ -16,6 +17,7 @@ mod queue;
 mod raster;
 mod returning;
 mod scene;
+mod table;
 
 use std::fs;
 use std::path::{Path, PathBuf};

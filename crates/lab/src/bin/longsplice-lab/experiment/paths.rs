@@ -95,6 +95,7 @@ pub(super) fn accelerated(links: Vec<LinkSpec>, options: &[&str]) -> Scene {
         load: Load::Time(Duration::from_secs(10)),
         samples_queue: false,
         steps: Vec::new(),
+        measures_cost: false,
         samples_every: None,
     }
 }

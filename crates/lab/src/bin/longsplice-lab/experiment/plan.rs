@@ -1,5 +1,6 @@
 //! Plan of an experiment: its cases, and the values of others that they stand beside.
 
+use super::cost::Operations;
 use super::figure::{Axis, Source};
 use super::scene::Scene;
 
@@ -92,6 +93,8 @@ pub(crate) enum Measure {
     Utilisation { link: usize, rate: u64 },
     /// Round trips on both sides of the first node, of each flow.
     RoundTrips,
+    /// Costs of operations of the first node, in microseconds.
+    Costs(Operations),
 }
 
 /// Time over which a goodput is averaged.

@@ -8,6 +8,7 @@ use longsplice_lab::{Family, Graph, GraphSpec, LinkReport, Verdict};
 use serde::Serialize;
 
 use super::accelerator::{Accelerator, Program};
+use super::cost::{Clock, Cost};
 use super::load::{FlowOutcome, FlowSpec, Load};
 use super::queue::{QueueSample, Sampler};
 
@@ -39,6 +40,8 @@ pub(crate) struct Scene {
     pub(crate) samples_queue: bool,
     /// Requests to the first node, in the order of their times.
     pub(crate) steps: Vec<Step>,
+    /// True if the cost of the run for the first node is measured.
+    pub(crate) measures_cost: bool,
     /// Interval in which the bytes of each flow are counted.
     pub(crate) samples_every: Option<Duration>,
 }
@@ -74,6 +77,9 @@ pub(crate) struct Outcome {
     /// Flows of the first node, as its daemon has listed them last.
     #[serde(skip)]
     pub(crate) listed: Vec<serde_json::Value>,
+    /// Cost of the run for the first node, where it is measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) cost: Option<Cost>,
     /// Reports on the links; in a graph with routers only on those between two of them.
     pub(crate) links: Vec<LinkReport>,
     /// Largest 99th percentile of the lateness of a link's direction, in milliseconds.
@@ -151,6 +157,12 @@ impl Scene {
             let node = graph.namespace(name).context("a node has a namespace")?;
             accelerators.push(Accelerator::start(program, node, options)?);
         }
+        let clock = self.measures_cost.then(Clock::start).transpose()?;
+        let cost = || match (&clock, accelerators.first()) {
+            (Some(_), Some(first)) => first.cost().map(Some),
+            _ => Ok(None),
+        };
+        let cost_before = cost()?;
         graph.emulator().reset();
         let first = spec.nodes.first().and_then(|name| graph.namespace(name));
         let sampler = first
@@ -170,6 +182,9 @@ impl Scene {
             (flows, listed)
         });
         let (flows, listed) = (flows?, listed?);
+        let cost = cost()?
+            .zip(cost_before)
+            .map(|(after, before)| after.since(&before));
         let (verdict, mut links) = (graph.verdict(), graph.link_reports());
         let lateness = |link: &LinkReport| {
             let [there, back] = [&link.to_server, &link.to_client].map(|way| way.lateness.p99_ns());
@@ -189,6 +204,7 @@ impl Scene {
             queue: sampler.map(Sampler::finish).unwrap_or_default(),
             accelerators: accelerators.iter().map(Accelerator::status).collect(),
             listed,
+            cost,
             links,
             lateness_p99_ms,
             verdict,
