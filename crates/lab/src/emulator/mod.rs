@@ -114,8 +114,8 @@ const ETHERNET: usize = 14 + 4;
 impl Emulator {
     /// Makes the devices of all `spans`, which are left down and without addresses, and starts the thread.
     ///
-    /// Where there are routers, each frame is addressed to the device to which it is delivered: so namespaces may reach
-    /// all others by one neighbor entry, whatever its Ethernet address is.
+    /// With `routers`, of which there may be none, each frame is addressed to the device to which it is delivered: so
+    /// namespaces may reach all others by one neighbor entry, whatever its Ethernet address is.
     ///
     /// # Errors
     /// [`Error::Io`] or [`Error::Tool`] when a device or the thread cannot be made; [`Error::Link`] for a link out of
@@ -123,7 +123,7 @@ impl Emulator {
     ///
     /// # Panics
     /// Panics when a hop or the end of a span names a span or router that is not there.
-    pub fn start(spans: &[Span<'_>], routers: &Routers) -> Result<Self, Error> {
+    pub fn start(spans: &[Span<'_>], routers: Option<&Routers>) -> Result<Self, Error> {
         let network = network(spans, routers)?;
         let known = spans
             .iter()
@@ -228,7 +228,8 @@ impl Emulator {
 }
 
 /// Makes the devices of all spans, and connects them.
-fn network(spans: &[Span<'_>], routers: &Routers) -> Result<Network, Error> {
+fn network(spans: &[Span<'_>], routers: Option<&Routers>) -> Result<Network, Error> {
+    let (addresses, routers) = (routers.is_some(), routers.map_or(&[][..], Vec::as_slice));
     let (mut ports, mut lanes) = (Vec::new(), Vec::new());
     for (n, span) in spans.iter().enumerate() {
         span.spec.check()?;
@@ -246,7 +247,7 @@ fn network(spans: &[Span<'_>], routers: &Routers) -> Result<Network, Error> {
                 SpanEnd::Device(namespace, device) => {
                     let (device, mac) = tap::open(namespace, device, span.spec.mtu)?;
                     let lane = Hop { span: n, to_server }.lane();
-                    let mac = (!routers.is_empty()).then_some(mac);
+                    let mac = addresses.then_some(mac);
                     ports.push(Port::new(device, lane, mac, monotonic_ns()));
                     End::Port(ports.len() - 1)
                 }

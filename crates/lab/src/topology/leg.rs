@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::str::FromStr;
 
 use super::Family;
-use crate::emulator::{Emulator, Routers, Span, SpanEnd};
+use crate::emulator::{Emulator, Span, SpanEnd};
 use crate::link::{LinkError, LinkSpec};
 use crate::{Error, Namespace, tool};
 
@@ -129,7 +129,7 @@ pub(super) fn emulate(mut cables: Vec<Cable<'_>>) -> Result<Emulator, Error> {
         Leg::Veth { .. } => None,
     }));
     let spans: Vec<Span<'_>> = cables.iter().filter_map(Cable::span).collect();
-    let emulator = Emulator::start(&spans, &Routers::new())?;
+    let emulator = Emulator::start(&spans, None)?;
     make(&cables)?;
     Ok(emulator)
 }

@@ -94,6 +94,24 @@ fn the_delay_of_a_routed_path_is_that_of_its_links() {
 }
 
 #[test]
+fn a_row_of_namespaces_needs_no_router() {
+    let text = r#"
+        hosts = ["client", "server"]
+        nodes = ["middle"]
+        links = [
+            { between = ["client", "middle"], link = "1ms,100Mbit" },
+            { between = ["middle", "server"], link = "1ms,100Mbit" },
+        ]
+    "#;
+    let graph = Graph::new("lab-row", Family::V4, &text.parse().unwrap()).unwrap();
+    let to = (graph.address("server").unwrap(), 7000).into();
+    let server = TrafficServer::start(graph.namespace("server").unwrap(), to).unwrap();
+    let spec = TrafficSpec::same(2, ConnectionSpec::both_ways(10_000));
+    let outcome = Traffic::run(graph.namespace("client").unwrap(), server.addr(), &spec).unwrap();
+    assert!(outcome.all_ok(), "{outcome}");
+}
+
+#[test]
 fn a_graph_in_two_parts_is_refused() {
     let text = DIAMOND
         .replace(r#"["east", "server"]"#, r#"["server", "lone"]"#)

@@ -93,7 +93,7 @@ impl Graph {
         let mut links: Vec<LinkSpec> = spec.links.iter().map(|link| link.link.clone()).collect();
         LinkSpec::tell_apart(&mut links);
         let routers = routers(spec, family, &ends, &devices, &next);
-        let emulator = Emulator::start(&spans(spec, &ends, &links, &namespaces, &devices), &routers)?;
+        let emulator = Emulator::start(&spans(spec, &ends, &links, &namespaces, &devices), Some(&routers))?;
         let places = spec.names().cloned().zip(0..namespaces.len()).collect();
         let graph = Graph {
             emulator,
