@@ -58,16 +58,21 @@ mod sockets;
 mod tool;
 pub mod topology;
 pub mod traffic;
+mod tunnel;
 mod unable;
 
 pub use clock::monotonic_ns;
 pub use command::NsCommand;
 pub use emulator::{Emulator, LinkReport, Report, Verdict};
 pub use error::Error;
-pub use link::{Burst, Direction, Distribution, LinkError, LinkSpec, Queue};
+pub use link::{Burst, Direction, Distribution, LinkError, LinkSpec, Queue, Red};
 pub use netns::Namespace;
 pub use process::Process;
 pub use snmp::{Counters, Tally};
-pub use topology::{Chain, Emulated, Family, Leg, Line, LineOptions, MultiServer, MultiServerOptions};
+pub use topology::{
+    Chain, Emulated, Family, Graph, GraphLink, GraphSpec, Leg, Line, LineOptions, MultiServer,
+    MultiServerOptions,
+};
 pub use traffic::{ConnectionSpec, Exchanges, Outcome, Traffic, TrafficServer, TrafficSpec};
+pub use tunnel::{Tunnel, TunnelEnd};
 pub use unable::not_run;

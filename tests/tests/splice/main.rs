@@ -5,6 +5,7 @@
 
 mod accelerate;
 mod auto;
+mod bare;
 mod blind;
 mod capture;
 mod clsact;

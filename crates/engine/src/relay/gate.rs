@@ -54,7 +54,7 @@ impl Gate {
     }
 
     /// Makes `auto` ask the advisor after so many bytes; `None`: after 256 KiB.
-    pub(crate) fn from_bytes(self, least: Option<u64>) -> Gate {
+    pub(crate) fn asking_after(self, least: Option<u64>) -> Gate {
         Gate {
             least: least.unwrap_or(AUTO_BYTES),
             ..self
@@ -128,7 +128,7 @@ mod tests {
         assert_eq!(due("auto", 0, 0), Due::NotBefore(Some(at(100))));
         assert_eq!(due("auto", 0, AUTO_BYTES), Due::Advise);
         assert_eq!(due("auto", 100, 0), Due::Advise);
-        let measured = Gate::new(SplicePolicy::Auto, start).from_bytes(Some(1000));
+        let measured = Gate::new(SplicePolicy::Auto, start).asking_after(Some(1000));
         assert_eq!(measured.due(start, 999), Due::NotBefore(Some(at(100))));
         assert_eq!(measured.due(start, 1000), Due::Advise);
         let long = |policy: &str| Gate::new(policy.parse().unwrap(), start).of_length(Some(1));

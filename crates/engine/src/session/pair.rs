@@ -130,7 +130,7 @@ impl<'a> Session<'a> {
             cookies: before.map(|b| b.cookies),
             gate: Gate::new(pair.splice, now)
                 .of_length(pair.length)
-                .from_bytes(pair.splice_min),
+                .asking_after(pair.splice_min),
             pump: Pump::new(pair.client, pair.server),
             traps: Traps::new(until, pair.successor, now),
             throttle: Throttle::new(pair.rate_limit, before.map_or(pair.paid, |b| b.paid)),

@@ -1,7 +1,7 @@
 //! Decides if and when a packet leaves an emulated link. No I/O and no clock: time is an argument.
 
 use super::loss_model::LossModel;
-use super::queue::Tail;
+use super::queue::{Admission, Tail};
 pub use crate::clock::Nanos;
 use crate::link::Direction;
 
@@ -10,6 +10,8 @@ use crate::link::Direction;
 pub enum Fate {
     /// There was no room in the queue.
     Dropped,
+    /// RED dropped it before the queue was full.
+    DroppedEarly,
     /// The wire lost it.
     Lost,
     /// It arrives.
@@ -51,8 +53,10 @@ impl Schedule {
     /// Decides the fate of a packet of `len` bytes that comes to the link at `now`. `now` never goes back.
     pub fn offer(&mut self, now: Nanos, len: usize) -> Fate {
         let events = self.model.draw(now);
-        let Some(sent) = self.tail.admit(now, len) else {
-            return Fate::Dropped;
+        let sent = match self.tail.admit(now, len) {
+            Admission::Sent(sent) => sent,
+            Admission::Full => return Fate::Dropped,
+            Admission::Early => return Fate::DroppedEarly,
         };
         if events.lost {
             return Fate::Lost;

@@ -64,10 +64,18 @@ impl Family {
 
     /// Returns the suffix of an address for `ip`: the length of the prefix of each network here, and for IPv6 `nodad`:
     /// an address under duplicate detection cannot be bound.
-    pub(super) fn network(self) -> &'static str {
+    pub(crate) fn network(self) -> &'static str {
         match self {
             Family::V4 => "/24",
             Family::V6 => "/64 nodad",
+        }
+    }
+
+    /// Returns the suffix of an address that is a network of its own.
+    pub(super) fn host(self) -> &'static str {
+        match self {
+            Family::V4 => "/32",
+            Family::V6 => "/128 nodad",
         }
     }
 

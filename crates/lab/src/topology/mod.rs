@@ -2,9 +2,10 @@
 //!
 //! [`Line`] and [`Emulated`] are three nodes in a row, on veth pairs and on emulated links. A [`MultiServer`] has any number of
 //! servers, a router before the forwarder where one is wanted, and a [`Leg`] of either kind between any two. A [`Chain`]
-//! has up to seven nodes in a row, and a link of its own between any two neighbors.
+//! has up to seven nodes in a row, and a link of its own between any two neighbors. A [`Graph`] is any graph of emulated
+//! links, with routers inside the emulator, and addresses of its own.
 //!
-//! All use the same names and addresses (198.18.0.0/15 is set aside for benchmarks, 2001:db8::/32 for documentation), so
+//! All others use the same names and addresses (198.18.0.0/15 is set aside for benchmarks, 2001:db8::/32 for documentation), so
 //! that what runs in one runs in the other:
 //!
 //! ```text
@@ -34,6 +35,7 @@
 
 mod chain;
 mod family;
+mod graph;
 mod leg;
 mod line;
 mod multi_server;
@@ -41,6 +43,7 @@ mod settings;
 
 pub use chain::Chain;
 pub use family::Family;
+pub use graph::{Graph, GraphLink, GraphSpec};
 pub use leg::Leg;
 pub use line::{Emulated, Line, LineOptions, Nodes};
 pub use multi_server::{MultiServer, MultiServerOptions, Server};

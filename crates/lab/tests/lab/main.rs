@@ -8,6 +8,7 @@ mod checker;
 mod common;
 mod exchanges;
 mod experiments;
+mod graph;
 mod interrupted;
 mod links;
 mod multi_server;
