@@ -22,7 +22,7 @@ mod table;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 use anyhow::{Context, Result};
 
@@ -83,9 +83,10 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     let program = Program::find(args.longsplice.as_deref())?;
     sweep();
     fs::create_dir_all(&args.out).with_context(|| format!("cannot make {}", args.out.display()))?;
+    let start = Instant::now();
     let mut all_count = true;
     for experiment in experiments {
-        let mut laboratory = Laboratory::new(&program, args.seed, args.attempts);
+        let mut laboratory = Laboratory::new(&program, args.seed, args.attempts, start);
         let figure = figure(experiment, args, &mut laboratory)?;
         write(&figure, &args.out)?;
         show(&figure);
