@@ -36,7 +36,10 @@ use plan::{Experiment, Points};
 const DOES_NOT_COUNT: u8 = 3;
 
 /// Most points of a series that are printed one by one.
-const MOST_LINES: usize = 30;
+const MOST_LINES: usize = 12;
+
+/// Most flows of a scene whose results are indented.
+const MOST_FLOWS: usize = 50;
 
 /// Options of `run`.
 #[derive(Debug, clap::Args)]
@@ -174,7 +177,16 @@ fn write(figure: &Figure, folder: &Path) -> Result<()> {
         let path = file(kind);
         fs::write(&path, content).with_context(|| format!("cannot write {}", path.display()))
     };
-    let mut json = serde_json::to_vec_pretty(figure)?;
+    // Flows of a graph are many: a reader has a program for them.
+    let is_large = figure
+        .series
+        .iter()
+        .flat_map(|one| &one.scene)
+        .any(|scene| scene.flows.len() > MOST_FLOWS);
+    let mut json = match is_large {
+        true => serde_json::to_vec(figure)?,
+        false => serde_json::to_vec_pretty(figure)?,
+    };
     json.push(b'\n');
     save("json", &json)?;
     save("csv", figure.csv().as_bytes())?;

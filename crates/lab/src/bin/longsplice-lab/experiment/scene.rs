@@ -13,6 +13,9 @@ use super::cost::{Clock, Cost};
 use super::load::{FlowOutcome, FlowSpec, Load};
 use super::queue::{QueueSample, Sampler};
 
+/// Most directions of late links that are named.
+const MOST_REASONS: usize = 4;
+
 /// Everything that a run depends on, except its seed.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Scene {
@@ -99,7 +102,11 @@ impl Outcome {
 
     /// Returns the reasons against this run: a late emulator, a failed flow, an accelerator that took too few flows.
     pub(crate) fn against(&self, scene: &Scene) -> Vec<String> {
-        let mut against: Vec<String> = self.verdict.against().to_vec();
+        let late = self.verdict.against();
+        let mut against: Vec<String> = late.iter().take(MOST_REASONS).cloned().collect();
+        if late.len() > MOST_REASONS {
+            against.push(format!("and so in {} more directions", late.len() - MOST_REASONS));
+        }
         for flow in &self.flows {
             let reason = |failure: &String| format!("port {}: {failure}", flow.port);
             against.extend(flow.failure.iter().map(reason));
