@@ -10,6 +10,7 @@ mod capture;
 mod clsact;
 mod cycles;
 mod differential;
+mod families;
 mod firewall;
 mod fragments;
 mod half_close;

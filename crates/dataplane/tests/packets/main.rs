@@ -17,6 +17,7 @@ mod drain;
 mod ending;
 mod exits;
 mod extensions;
+mod families;
 mod fin;
 mod forged;
 mod fragments;

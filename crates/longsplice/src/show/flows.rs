@@ -91,7 +91,7 @@ mod tests {
             id: FlowId(12),
             client: leg("[2001:db8::1]:50000", "[2001:db8::2]:80"),
             state: FlowState::Relay,
-            reason: Some(RelayReason::Families),
+            reason: Some(RelayReason::LinkLocal),
             idle_seconds: Some(1.5),
             ..one.clone()
         };
@@ -100,7 +100,7 @@ mod tests {
             "\
 ID  STATE     CLIENT               LISTENER          SOURCE            SERVER         TO SERVER  TO CLIENT    AGE  IDLE  NOT SPLICED BECAUSE
  7  detached  198.18.0.1:50000     198.18.0.2:80     198.18.1.1:20000  198.18.1.2:80       10 B   3.00 GiB  1m15s     -
-12  relay     [2001:db8::1]:50000  [2001:db8::2]:80  198.18.1.1:20000  198.18.1.2:80       10 B   3.00 GiB  1m15s    1s  families
+12  relay     [2001:db8::1]:50000  [2001:db8::2]:80  198.18.1.1:20000  198.18.1.2:80       10 B   3.00 GiB  1m15s    1s  link_local
 "
         );
         assert_eq!(flows(&[]), "no flows\n");

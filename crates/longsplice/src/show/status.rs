@@ -244,7 +244,7 @@ mod tests {
                 relayed_total: 5,
                 relayed_reasons: counted(&[
                     ("ecn", 1),
-                    ("families", 4),
+                    ("interface", 4),
                     ("mss", 0),
                     ("of_a_later_version", 2),
                 ]),
@@ -306,13 +306,13 @@ mod tests {
             "xdp           eth0 eth1\n",
             "resumed       3 (sockets rebuilt: median 33.0 µs, p99 120.0 µs)\n",
             "unsplices     admin 1, client 2\n",
-            "           4 families: One leg is IPv4 and the other one IPv6: their segments cannot be translated into each other.\n",
+            "           4 interface: A leg uses an interface that is not watched (excluded, PPP, or a tunnel without a fixed far end).\n",
             "           2 of_a_later_version\n",
         ] {
             assert!(text.contains(line), "{line}{text}");
         }
         assert!(
-            text.find("families").unwrap() < text.find("ecn").unwrap() && !text.contains("mss"),
+            text.find("interface").unwrap() < text.find("ecn").unwrap() && !text.contains("mss"),
             "{text}"
         );
     }
