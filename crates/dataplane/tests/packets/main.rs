@@ -30,6 +30,7 @@ mod limits;
 mod mapped;
 mod moves;
 mod options;
+mod order;
 mod parked;
 mod rate;
 mod routes;

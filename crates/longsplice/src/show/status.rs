@@ -39,6 +39,9 @@ pub fn status(s: &Status) -> String {
     if !s.health.xdp.is_empty() {
         line(&mut out, "xdp", s.health.xdp.join(" "));
     }
+    for foreign in &s.health.before_ours {
+        line(&mut out, "before ours", foreign);
+    }
     line(&mut out, "source ports", or_none(s.health.source_ports.clone()));
     line(
         &mut out,
@@ -267,6 +270,7 @@ mod tests {
                 why_not: Some("CAP_BPF is missing".into()),
                 interfaces: Vec::new(),
                 xdp: vec!["eth0".into(), "eth1".into()],
+                before_ours: vec!["eth0 ingress: cil_from_netdev (program 12)".into()],
                 flows: 0,
                 max_flows: 9,
                 source_ports: String::new(),
@@ -304,6 +308,7 @@ mod tests {
             "splicing      no: CAP_BPF is missing\n",
             "spliced       0 (transition: median 300 ns, p99 1.5 µs)\n",
             "xdp           eth0 eth1\n",
+            "before ours   eth0 ingress: cil_from_netdev (program 12)\n",
             "resumed       3 (sockets rebuilt: median 33.0 µs, p99 120.0 µs)\n",
             "unsplices     admin 1, client 2\n",
             "           4 interface: A leg uses an interface that is not watched (excluded, PPP, or a tunnel without a fixed far end).\n",
