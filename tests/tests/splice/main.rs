@@ -9,6 +9,7 @@ mod blind;
 mod capture;
 mod clsact;
 mod cycles;
+mod devices;
 mod differential;
 mod families;
 mod firewall;
