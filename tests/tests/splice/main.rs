@@ -4,13 +4,17 @@
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails as the test does")]
 
 mod accelerate;
+mod accelerate_paths;
+mod accelerate_semantics;
 mod auto;
 mod bare;
 mod blind;
 mod capture;
 mod clsact;
 mod cycles;
+mod devices;
 mod differential;
+mod families;
 mod firewall;
 mod fragments;
 mod half_close;

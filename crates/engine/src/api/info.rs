@@ -94,6 +94,12 @@ pub struct FlowInfo {
     pub age_seconds: f64,
     /// Seconds since a segment or byte passed, if known.
     pub idle_seconds: Option<f64>,
+    /// Round-trip time of the client's leg at the last look, in microseconds, if it was measured.
+    #[serde(default)]
+    pub client_round_trip_us: Option<u64>,
+    /// Round-trip time of the server's leg.
+    #[serde(default)]
+    pub server_round_trip_us: Option<u64>,
 }
 
 impl FlowInfo {
@@ -168,6 +174,8 @@ pub struct Health {
     pub interfaces: Vec<String>,
     /// Interfaces among them that have the XDP program.
     pub xdp: Vec<String>,
+    /// Interfaces among them on which programs of others stand before ours, with these programs: spliced flows may stop.
+    pub before_ours: Vec<String>,
     /// Registered flows now: in transition, dormant, detached, lingering, or just come back.
     pub flows: u64,
     /// Maximum number of registered flows; that of the pins, if a predecessor has made them. 0 if nothing can be spliced.

@@ -1,6 +1,6 @@
 //! Holds the state that all states of a call share.
 
-use std::{io, sync::Arc};
+use std::{io, sync::Arc, time::Duration};
 
 use longsplice_core::{
     policy::{DetachPolicy, SplicePolicy},
@@ -58,6 +58,8 @@ pub(super) struct Session<'a> {
     pub(super) idle: Idleness,
     pub(super) acceleration: Option<Acceleration>,
     pub(super) splice_min: Option<u64>,
+    /// Round-trip times of the legs' handshakes, as far as they are known.
+    pub(super) round_trips: PerSide<Option<Duration>>,
     /// Limit of the relay's queues, for an accelerated pair.
     pub(super) queue: Option<QueueLimit>,
     pub(super) meter: Meter,
@@ -137,6 +139,7 @@ impl<'a> Session<'a> {
             idle: Idleness::new(pair.idle, now),
             acceleration: pair.acceleration,
             splice_min: pair.splice_min,
+            round_trips: PerSide::both(None),
             queue: pair.acceleration.map(|a| QueueLimit::new(a.queue, now)),
             meter: Meter::new(now),
             flow,
@@ -162,7 +165,8 @@ impl<'a> Session<'a> {
         if let Some(handle) = &session.handle {
             handle.set(id);
         }
-        session.entry.set_reason(context.why_relayed(pair.splice));
+        let reason = pair.reason.or_else(|| context.why_relayed(pair.splice));
+        session.entry.set_reason(reason);
         if session.flow.is_some() {
             session.entry.set_state(FlowState::Undraining);
         }
@@ -310,7 +314,16 @@ impl<'a> Session<'a> {
             () = timer => Woken::Proceed,
             () = self.idle.wait() => Woken::Proceed,
             () = self.entry.asked() => Woken::Proceed,
+            () = measured(self.handle.as_ref()) => Woken::Proceed,
             () = self.context.ended.cancelled() => Woken::Stop,
         }
+    }
+}
+
+/// Waits until a further round-trip time of the pair's handshakes is known.
+async fn measured(handle: Option<&FlowHandle>) {
+    match handle {
+        Some(handle) => handle.measured().await,
+        None => std::future::pending().await,
     }
 }

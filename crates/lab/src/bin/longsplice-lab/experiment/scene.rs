@@ -1,16 +1,23 @@
 //! Surroundings of a run: the links, the hosts, the nodes, and the flows over them.
 
+use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
-use longsplice_lab::{Family, Graph, GraphSpec, LinkReport, Verdict};
+use anyhow::{Context, ensure};
+use longsplice_lab::{Family, Graph, GraphSpec, LinkReport, Namespace, Verdict};
 use serde::Serialize;
 
 use super::accelerator::{Accelerator, Program};
 use super::cost::{Clock, Cost};
 use super::load::{FlowOutcome, FlowSpec, Load};
 use super::queue::{QueueSample, Sampler};
+
+/// Longest time for which a request to a node is repeated while it is refused.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Most directions of late links that are named.
+const MOST_REASONS: usize = 4;
 
 /// Everything that a run depends on, except its seed.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -26,6 +33,9 @@ pub(crate) struct Scene {
     /// Most bytes that a node's socket holds for its far end, sent or not; `None`: several windows. (A node's window is not
     /// the place to limit it: it is never smaller than what the far end had offered before it was taken over.)
     pub(crate) node_store: Option<u32>,
+    /// Congestion window with which the nodes' sockets begin, in segments (`initcwnd` of their routes); `None`: the kernel's
+    /// 10.
+    pub(crate) initial_window: Option<u32>,
     /// Options of `longsplice accelerate` for each node; empty: all nodes are routers.
     pub(crate) accelerators: Vec<Vec<String>>,
     /// Number of nodes that each flow passes.
@@ -77,6 +87,9 @@ pub(crate) struct Outcome {
     /// Flows of the first node, as its daemon has listed them last.
     #[serde(skip)]
     pub(crate) listed: Vec<serde_json::Value>,
+    /// Requests to the first node that it refused.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) refused: Vec<String>,
     /// Cost of the run for the first node, where it is measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) cost: Option<Cost>,
@@ -95,7 +108,12 @@ impl Outcome {
 
     /// Returns the reasons against this run: a late emulator, a failed flow, an accelerator that took too few flows.
     pub(crate) fn against(&self, scene: &Scene) -> Vec<String> {
-        let mut against: Vec<String> = self.verdict.against().to_vec();
+        let late = self.verdict.against();
+        let mut against: Vec<String> = late.iter().take(MOST_REASONS).cloned().collect();
+        if late.len() > MOST_REASONS {
+            against.push(format!("and so in {} more directions", late.len() - MOST_REASONS));
+        }
+        against.extend_from_slice(&self.refused);
         for flow in &self.flows {
             let reason = |failure: &String| format!("port {}: {failure}", flow.port);
             against.extend(flow.failure.iter().map(reason));
@@ -126,6 +144,7 @@ impl Scene {
             flows: self.flows.iter().map(plain).collect(),
             node_window: None,
             node_store: None,
+            initial_window: None,
             processing: Duration::ZERO,
             ..self.clone()
         }
@@ -168,7 +187,7 @@ impl Scene {
         let sampler = first
             .filter(|_| self.samples_queue)
             .map(|node| Sampler::start(node.name()));
-        let (flows, listed) = thread::scope(|scope| {
+        let (flows, taken) = thread::scope(|scope| {
             let start = Instant::now();
             let steps = accelerators
                 .first()
@@ -176,12 +195,11 @@ impl Scene {
             let flows = self
                 .load
                 .run(&graph, &spec, &self.flows, self.samples_every, seed);
-            let listed = steps.map_or(Ok(Vec::new()), |steps| {
-                steps.join().unwrap_or_else(|_| bail!("a thread has panicked"))
-            });
-            (flows, listed)
+            // A panic was printed when it happened.
+            let taken = steps.and_then(|steps| steps.join().ok()).unwrap_or_default();
+            (flows, taken)
         });
-        let (flows, listed) = (flows?, listed?);
+        let (flows, (listed, refused)) = (flows?, taken);
         let cost = cost()?
             .zip(cost_before)
             .map(|(after, before)| after.since(&before));
@@ -204,6 +222,7 @@ impl Scene {
             queue: sampler.map(Sampler::finish).unwrap_or_default(),
             accelerators: accelerators.iter().map(Accelerator::status).collect(),
             listed,
+            refused,
             cost,
             links,
             lateness_p99_ms,
@@ -212,7 +231,7 @@ impl Scene {
     }
 
     /// Sets the congestion control and the windows of hosts and nodes.
-    fn settle(&self, graph: &Graph) -> Result<(), longsplice_lab::Error> {
+    fn settle(&self, graph: &Graph) -> anyhow::Result<()> {
         for (name, namespace) in graph.nodes() {
             let is_node = self.graph.nodes.iter().any(|node| node == name);
             let window = if is_node {
@@ -228,6 +247,9 @@ impl Scene {
                 namespace.sysctl("net.ipv4.tcp_rmem", &format!("4096 {read} {read}"))?;
                 namespace.sysctl("net.ipv4.tcp_wmem", &format!("4096 16384 {write}"))?;
             }
+            if let Some(segments) = self.initial_window.filter(|_| is_node) {
+                set_initial_window(namespace, segments)?;
+            }
             if let Some(store) = self.node_store.filter(|_| is_node) {
                 // Add a quarter for the kernel's own share of a buffer of full segments.
                 let write = store / 4 * 5;
@@ -241,11 +263,13 @@ impl Scene {
     }
 }
 
-/// Makes the requests of a run when they are due, and returns the flows that were listed last.
-fn take(steps: &[Step], accelerator: &Accelerator, start: Instant) -> anyhow::Result<Vec<serde_json::Value>> {
-    let mut listed = Vec::new();
+/// Makes the requests of a run when they are due. Returns the flows that were listed last, and the requests that were
+/// refused for too long.
+fn take(steps: &[Step], accelerator: &Accelerator, start: Instant) -> (Vec<serde_json::Value>, Vec<String>) {
+    let (mut listed, mut refused) = (Vec::new(), Vec::new());
     for step in steps {
-        thread::sleep((start + step.at).saturating_duration_since(Instant::now()));
+        let due = start + step.at;
+        thread::sleep(due.saturating_duration_since(Instant::now()));
         let flows = accelerator.flows();
         let request = match step.action {
             Action::List => {
@@ -256,8 +280,33 @@ fn take(steps: &[Step], accelerator: &Accelerator, start: Instant) -> anyhow::Re
             Action::Unsplice => "unsplice",
         };
         for flow in flows.iter().filter_map(|flow| flow["id"].as_u64()) {
-            accelerator.post(&format!("/flows/{flow}/{request}"))?;
+            // A flow in loss recovery is not spliced: ask again.
+            while let Err(error) = accelerator.post(&format!("/flows/{flow}/{request}")) {
+                if due.elapsed() > PATIENCE {
+                    refused.push(error.to_string());
+                    break;
+                }
+                thread::sleep(Duration::from_millis(20));
+            }
         }
     }
-    Ok(listed)
+    (listed, refused)
+}
+
+/// Sets the initial congestion window of all routes of a namespace.
+fn set_initial_window(namespace: &Namespace, segments: u32) -> anyhow::Result<()> {
+    let ip = |words: &str| {
+        let words: Vec<&str> = words.split_whitespace().collect();
+        let output = namespace
+            .command("ip")
+            .args(&words)
+            .stderr(Stdio::piped())
+            .output()?;
+        ensure!(output.status.success(), "ip {words:?}: {output:?}");
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    for route in ip("route show")?.lines() {
+        ip(&format!("route replace {route} initcwnd {segments}"))?;
+    }
+    Ok(())
 }
