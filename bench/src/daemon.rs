@@ -11,6 +11,7 @@ use anyhow::{Context, Result, bail};
 use longsplice::admin::client::Client;
 use longsplice::admin::{Places, Status};
 use longsplice_engine::{FlowId, FlowInfo};
+use longsplice_lab::topology::{F0, F1};
 use longsplice_lab::{Namespace, NsCommand, Process};
 use rustix::process::Signal;
 use serde::de::DeserializeOwned;
@@ -141,6 +142,20 @@ impl Daemon {
         Self::start(command, instance)
     }
 
+    /// Starts `longsplice accelerate` between both sides of a forwarder, with more options, and waits until it is ready.
+    pub(crate) fn accelerate(
+        instance: &Rc<Instance>,
+        namespace: &Namespace,
+        options: &[&str],
+    ) -> Result<Self> {
+        let command = namespace
+            .command(instance.program())
+            .args(["accelerate", "--inside", F0, "--outside", F1])
+            .args(options)
+            .args(["--instance", instance.name()]);
+        Self::start(command, instance)
+    }
+
     /// Starts `longsplice run` with a listener for each policy, and waits until it is ready; returns their
     /// addresses, too.
     pub(crate) fn listeners(
@@ -223,12 +238,24 @@ impl Daemon {
         self.ask("GET", "/flows")
     }
 
+    /// Has a connection spliced (`splice`) or brought back (`unsplice`).
+    ///
+    /// # Errors
+    /// Fails if the daemon cannot do that now.
+    pub(crate) fn order(&self, id: FlowId, what: &str) -> Result<()> {
+        self.request("POST", &format!("/flows/{id}/{what}")).map(drop)
+    }
+
     fn ask<T: DeserializeOwned>(&self, method: &str, path: &str) -> Result<T> {
+        let answer = self.request(method, path)?;
+        serde_json::from_str(&answer).with_context(|| format!("understand the answer to {method} {path}"))
+    }
+
+    fn request(&self, method: &str, path: &str) -> Result<String> {
         let instance = self.instance.name().parse()?;
         let client = Client::connect(&Places::of_this_user(), &instance, None);
         let answer = client.and_then(|client| client.request(method, path));
-        let answer = answer.with_context(|| format!("{method} {path}:\n{}", self.instance.last_words()))?;
-        serde_json::from_str(&answer).with_context(|| format!("understand the answer to {method} {path}"))
+        answer.with_context(|| format!("{method} {path}:\n{}", self.instance.last_words()))
     }
 
     /// Returns one of its connections.

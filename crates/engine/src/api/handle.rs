@@ -5,6 +5,8 @@ use std::sync::{
     atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
+use longsplice_core::reason::SpliceReason;
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::api::FlowId;
@@ -20,6 +22,8 @@ struct Named {
     number: AtomicU64,
     /// True if it was spliced in the present call.
     spliced: AtomicBool,
+    /// Reason of the advisor for the last splice; `None` if it was asked for otherwise.
+    reason: Mutex<Option<SpliceReason>>,
     changed: Notify,
 }
 
@@ -42,8 +46,19 @@ impl FlowHandle {
         }
     }
 
+    /// Returns the advisor's reason for the splice of the present call; `None` if a policy or a request asked for it.
+    pub fn reason(&self) -> Option<SpliceReason> {
+        *self.0.reason.lock()
+    }
+
+    /// Sets the advisor's reason for the splice that begins.
+    pub(crate) fn set_reason(&self, reason: SpliceReason) {
+        *self.0.reason.lock() = Some(reason);
+    }
+
     /// Sets the flow at the beginning of a call.
     pub(crate) fn set(&self, id: FlowId) {
+        *self.0.reason.lock() = None;
         self.0.spliced.store(false, Ordering::Release);
         self.0.number.store(u64::from(id.0) + 1, Ordering::Release);
     }

@@ -3,6 +3,7 @@
 use std::{io, sync::Arc};
 
 use longsplice_core::{
+    advisor::QueueWatch,
     policy::{DetachPolicy, SplicePolicy},
     seq::Seq,
 };
@@ -23,7 +24,7 @@ use crate::{
     relay::{
         gate::Gate,
         idle::Idleness,
-        meter::Meter,
+        meter::{FullBuffers, Meter},
         pump::{Pump, TURN},
         queue::QueueLimit,
         throttle::Throttle,
@@ -76,6 +77,10 @@ pub(super) struct Session<'a> {
     /// Rate for the advisor, over whole round trips: a burst or the wait for a window must not count as the stream's
     /// rate.
     pub(super) pace: Meter,
+    /// Times in which our buffers were full, for the advisor.
+    pub(super) full_buffers: FullBuffers,
+    /// Round trips of the legs of an accelerated pair, for the advisor.
+    pub(super) queues: [QueueWatch; 2],
     pub(super) since: Instant,
     pub(super) rounds: u32,
     /// True if the pair was ever spliced; `spliced_here`: in this call.
@@ -145,6 +150,8 @@ impl<'a> Session<'a> {
             is_trial: pair.is_trial,
             base_bytes: None,
             pace: Meter::new(now),
+            full_buffers: FullBuffers::new(now),
+            queues: Default::default(),
             since: now,
             rounds: 0,
             spliced: before.is_some_and(|b| b.spliced),

@@ -3,7 +3,7 @@
 use std::{io, time::Duration};
 
 use longsplice_core::{
-    advisor::{Advice, Thresholds, advise},
+    advisor::{Advice, LegSample, QueueWatch, Thresholds, advise},
     patience::Waiter,
     reason::RelayReason,
 };
@@ -199,6 +199,8 @@ impl Session<'_> {
             .map(|&side| self.round_trip(side, &infos[side]))
             .sum();
         self.pace.sample(now, &self.pump, path);
+        self.full_buffers.sample(now, &infos, path);
+        let age = now.duration_since(self.since);
         let mut samples = Vec::with_capacity(2);
         for side in Side::BOTH {
             let mut sample = assess::sample(self.pump.socket(side), &infos[side]);
@@ -212,17 +214,38 @@ impl Session<'_> {
             let most = self.throttle.rate_of(side).unwrap_or(u64::MAX);
             sample.received_rate = self.pace.rates()[side].min(most);
             sample.received_peak = self.pace.peaks()[side].min(most);
+            sample.send_buffer_limited = self.full_buffers.percent()[side];
             samples.push(sample);
         }
+        if self.acceleration.is_some() {
+            self.watch_queues(age, &mut samples);
+        }
         let thresholds = self.acceleration.map_or_else(Thresholds::auto, |a| a.thresholds);
-        let age = now.duration_since(self.since);
         Ok(match advise(&thresholds, &samples[0], &samples[1], age, bytes) {
-            Advice::Splice => Due::Splice,
+            Advice::Splice(reason) => {
+                if let Some(handle) = &self.handle {
+                    handle.set_reason(reason);
+                }
+                Due::Splice
+            }
             Advice::Wait { reason, again } => {
                 self.entry.set_reason(Some(reason));
                 self.gate.wait(now, again);
                 Due::NotBefore(Some(now + again))
             }
         })
+    }
+
+    /// Notes the round trips of an accelerated pair in its samples: the lowest ones since it was taken over, and the queues.
+    fn watch_queues(&mut self, age: Duration, samples: &mut [LegSample]) {
+        let lowest = |(watch, sample): (&QueueWatch, &LegSample)| {
+            let known = [watch.lowest(), sample.min_rtt, Some(sample.rtt)];
+            known.into_iter().flatten().min().unwrap_or_default()
+        };
+        let path = self.queues.iter().zip(&*samples).map(lowest).sum();
+        for (watch, sample) in self.queues.iter_mut().zip(samples) {
+            sample.standing_queue = watch.note(age, sample.rtt, sample.min_rtt, path);
+            sample.min_rtt = watch.lowest();
+        }
     }
 }

@@ -6,6 +6,7 @@
 //! the node were a router only, and the reason is counted.
 
 mod admission;
+mod buffers;
 mod counts;
 mod release;
 
@@ -31,6 +32,7 @@ use tokio::{sync::Semaphore, time::Instant};
 
 use self::{
     admission::{Interfaces, Place},
+    buffers::Buffers,
     counts::Counts,
     release::Carried,
 };
@@ -55,6 +57,7 @@ pub struct Accelerator {
     config: AccelerateConfig,
     shared: Arc<Shared>,
     interfaces: Interfaces,
+    buffers: Buffers,
     counts: Counts,
     /// Taken-over connections that a task carries.
     carried: Mutex<HashMap<u64, Carried>>,
@@ -82,6 +85,7 @@ impl Accelerator {
             interfaces: Interfaces::new(&config),
             config,
             shared: Arc::clone(shared),
+            buffers: Buffers::default(),
             counts: Counts::default(),
             carried: Mutex::default(),
             next: AtomicU64::new(0),
@@ -219,7 +223,7 @@ impl Accelerator {
                 tokio::pin!(call);
                 tokio::select! {
                     ended = &mut call => return ended,
-                    () = handle.spliced() => self.counts.released(),
+                    () = handle.spliced() => self.counts.released(handle.reason()),
                 }
                 call.await
             };

@@ -162,6 +162,7 @@ fn accelerate_config(args: Accelerate, common: &Common) -> Result<Config, String
         queue: args.queue.map_or(default.queue, |p| p.0),
         max_connections: args.max_connections.unwrap_or(default.max_connections),
         early_accept: args.early_accept,
+        standing_queue: args.standing_queue,
         classes: match args.prefer.is_empty() {
             true => Vec::new(),
             false => vec![AccelerateClass {

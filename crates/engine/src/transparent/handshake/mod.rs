@@ -99,6 +99,8 @@ pub struct Step {
     pub has_unknown_options: bool,
     /// True if the server has accepted a connection lately ([`KnownServers`]).
     pub is_known_server: bool,
+    /// Largest window that the ends have offered so far, in bytes; never scaled in a handshake.
+    pub window: u16,
 }
 
 /// Describes the answer to a SYN.
@@ -262,6 +264,7 @@ impl Handshakes {
             answer: None,
             has_unknown_options: syn.offer.has_unknown,
             is_known_server: self.servers.contains(ends.1),
+            window: syn.window,
         };
         let has_room = self.unanswered < MOST_UNANSWERED && self.pending.len() < MOST;
         let admission = match has_room {
@@ -365,6 +368,7 @@ impl Handshakes {
             }),
             has_unknown_options: answer.offer.has_unknown,
             is_known_server: self.servers.contains(ends.1),
+            window: known.syn.window.max(answer.window),
         };
         if admit(&step) == Admission::PassThrough {
             self.pending.remove(&ends);

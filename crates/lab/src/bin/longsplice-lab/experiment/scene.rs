@@ -59,8 +59,11 @@ impl Outcome {
         }
         let wanted = scene.flows.iter().filter(|flow| flow.is_accelerated).count() as u64;
         for (n, node) in self.accelerators.iter().enumerate() {
-            let taken = node["taken_over_total"].as_u64().unwrap_or_default();
-            if taken < wanted {
+            let count = |value: &serde_json::Value| value.as_u64().unwrap_or_default();
+            let taken = count(&node["taken_over_total"]);
+            // A node that is itself too small for a flow is right to leave it alone.
+            let declined = count(&node["passed_through_total"]["buffers"]);
+            if taken + declined < wanted {
                 let name = n + 1;
                 against.push(format!(
                     "node{name} took {taken} of {wanted} connections over: {node}"
