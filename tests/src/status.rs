@@ -46,6 +46,7 @@ pub struct Accelerator {
     pub open: usize,
     pub taken_over_total: u64,
     pub released_total: u64,
+    pub released_by_reason: BTreeMap<String, u64>,
     pub early_failures_total: u64,
     pub passed_through_total: BTreeMap<String, u64>,
 }

@@ -31,13 +31,14 @@ pub(crate) async fn run(context: &Arc<Context>, pair: Pair, until: Until) -> io:
     };
     let mut state = State::Relaying(Relaying { session });
     loop {
+        // Box what is short, or has given up its buffers: a relayed pair would hold the memory of the largest of them.
         state = match state {
             State::Relaying(relaying) => relaying.run().await?,
-            State::Coupling(coupling) => coupling.run().await,
-            State::Draining(draining) => draining.run().await?,
-            State::Dormant(dormant) => dormant.run().await?,
-            State::Detached(detached) => detached.run().await?,
-            State::Resuming(resuming) => resuming.run().await,
+            State::Coupling(coupling) => Box::pin(coupling.run()).await,
+            State::Draining(draining) => Box::pin(draining.run()).await?,
+            State::Dormant(dormant) => Box::pin(dormant.run()).await?,
+            State::Detached(detached) => Box::pin(detached.run()).await?,
+            State::Resuming(resuming) => Box::pin(resuming.run()).await,
             State::Over(ended) => return Ok(ended),
         };
     }

@@ -218,7 +218,7 @@ impl Session<'_> {
             samples.push(sample);
         }
         if self.acceleration.is_some() {
-            self.watch_queues(age, &mut samples);
+            self.watch_queues(age, &infos, &mut samples);
         }
         let thresholds = self.acceleration.map_or_else(Thresholds::auto, |a| a.thresholds);
         Ok(match advise(&thresholds, &samples[0], &samples[1], age, bytes) {
@@ -237,14 +237,20 @@ impl Session<'_> {
     }
 
     /// Notes the round trips of an accelerated pair in its samples: the lowest ones since it was taken over, and the queues.
-    fn watch_queues(&mut self, age: Duration, samples: &mut [LegSample]) {
+    fn watch_queues(&mut self, age: Duration, infos: &PerSide<TcpInfo>, samples: &mut [LegSample]) {
         let lowest = |(watch, sample): (&QueueWatch, &LegSample)| {
             let known = [watch.lowest(), sample.min_rtt, Some(sample.rtt)];
             known.into_iter().flatten().min().unwrap_or_default()
         };
         let path = self.queues.iter().zip(&*samples).map(lowest).sum();
-        for (watch, sample) in self.queues.iter_mut().zip(samples) {
-            sample.standing_queue = watch.note(age, sample.rtt, sample.min_rtt, path);
+        for ((watch, info), sample) in self.queues.iter_mut().zip(infos.iter()).zip(samples) {
+            // What a leg only receives has passed its queue: no acknowledgement of ours comes back through that.
+            let receives = info.rcv_rtt_us() > 0 && info.last_data_recv_ms() < info.last_data_sent_ms();
+            let rtt = match receives {
+                true => Duration::from_micros(info.rcv_rtt_us().into()),
+                false => sample.rtt,
+            };
+            sample.standing_queue = watch.note(age, rtt, sample.min_rtt, path);
             sample.min_rtt = watch.lowest();
         }
     }
