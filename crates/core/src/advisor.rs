@@ -67,8 +67,8 @@ pub struct Thresholds {
     /// can be judged, an idle pair over two long legs waits for a stream, and the queue on a sender's own leg counts as
     /// part of the path.
     pub is_final: bool,
-    /// True if a pair is spliced when a queue stands on a leg: its bottleneck is full, a splice costs nothing there, and
-    /// leaves other connections their share.
+    /// True if a pair is spliced when a queue stands on a leg: its bottleneck is full, and a splice leaves other connections
+    /// their share of it. Where there are none, a relay is better: the sender's window was sized for its own leg.
     pub yields_at_queue: bool,
 }
 
@@ -146,8 +146,8 @@ const FINAL_LOOK_ROUNDS: u32 = 2;
 
 /// Time for which a queue must stand before a splice, and the same in round trips: slow start fills a queue for a moment
 /// on any path.
-const QUEUE_TIME: Duration = Duration::from_secs(1);
-const QUEUE_ROUNDS: u32 = 6;
+const QUEUE_TIME: Duration = Duration::from_millis(400);
+const QUEUE_ROUNDS: u32 = 4;
 
 /// Share of the time, in percent, from which on a full send buffer counts as the limit of a leg.
 const BUFFER_LIMITED_PERCENT: u32 = 50;

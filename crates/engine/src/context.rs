@@ -53,6 +53,8 @@ pub(crate) struct Context {
     pub(crate) memory_low: AtomicBool,
     /// True while the embedder reports that memory runs short.
     pub(crate) memory_pressed: AtomicBool,
+    /// True while the embedder reports that connections pass this host of which it has no sockets.
+    pub(crate) has_plain_traffic: AtomicBool,
     relay_ids: AtomicU32,
     descriptors: u64,
 }
@@ -86,6 +88,7 @@ impl Context {
             closed: AtomicU64::new(0),
             memory_low: AtomicBool::new(false),
             memory_pressed: AtomicBool::new(false),
+            has_plain_traffic: AtomicBool::new(false),
             relay_ids: AtomicU32::new(1),
             descriptors: descriptor_limit(),
         }

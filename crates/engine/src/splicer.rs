@@ -163,6 +163,12 @@ impl Splicer {
         self.context.memory_pressed.store(runs_short, Ordering::Relaxed);
     }
 
+    /// Sets whether other connections pass this host, of which it has no sockets. While they do, an accelerated pair
+    /// that keeps the queue of a bottleneck filled is spliced (`Thresholds::yields_at_queue`).
+    pub fn set_plain_traffic(&self, passes: bool) {
+        self.context.has_plain_traffic.store(passes, Ordering::Relaxed);
+    }
+
     /// Counts a connection that its handler carried to its end by itself, for a reason that rules out a pair, with so
     /// many bytes of payload.
     pub fn count_relayed(&self, reason: RelayReason, bytes: u64) {

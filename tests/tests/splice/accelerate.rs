@@ -124,7 +124,8 @@ fn a_short_path_is_released_and_its_ends_notice_nothing() {
     pair.close();
 }
 
-/// A sender that is guided by losses fills the queue of its bottleneck, and would do so without the node.
+/// A sender that is guided by losses fills the queue of its bottleneck, and would do so without the node. Beside another
+/// connection it is released.
 #[test]
 fn a_connection_that_fills_its_bottleneck_is_released() {
     let slow = "rtt=20ms,10Mbit,queue=64KiB".parse().unwrap();
@@ -133,15 +134,35 @@ fn a_connection_that_fills_its_bottleneck_is_released() {
         space.sysctl("net.ipv4.tcp_congestion_control", "cubic").unwrap();
     }
     let node = Node::new(net, &[]);
+    let mut plain = node.connect();
+    let flow = node.daemon.wait_state(plain.client_port(), &["relay"]);
+    node.daemon.splice(flow.id).unwrap();
+    node.daemon.wait_state(plain.client_port(), &["detached"]);
     let mut pair = node.connect();
     thread::scope(|scope| {
-        let busy = scope.spawn(|| pair.exchange(5 << 20));
-        node.wait_status("the release", |s| totals(s) == (1, 1));
-        busy.join().unwrap();
+        scope.spawn(|| pair.exchange_unevenly(4 << 20, 0));
+        scope.spawn(|| plain.exchange_unevenly(1 << 20, 0));
+        node.wait_status("the release", |s| totals(s) == (2, 2));
     });
     let status = node.daemon.status();
     let released = status.accelerator.unwrap().released_by_reason;
     assert_eq!(released["standing_queue"], 1, "{released:?}");
+    pair.close();
+    plain.close();
+}
+
+/// A connection that has its bottleneck for itself would only lose by a release.
+#[test]
+fn a_connection_alone_on_its_bottleneck_stays_taken_over() {
+    let slow = "rtt=20ms,10Mbit,queue=64KiB".parse().unwrap();
+    let net = emulated("acc-alone", "rtt20".parse().unwrap(), slow);
+    for space in [&net.client, &net.forwarder, &net.server] {
+        space.sysctl("net.ipv4.tcp_congestion_control", "cubic").unwrap();
+    }
+    let node = Node::new(net, &[]);
+    let mut pair = node.connect();
+    pair.exchange_unevenly(3 << 20, 0);
+    assert_eq!(totals(&node.daemon.status()), (1, 0));
     pair.close();
 }
 

@@ -485,7 +485,7 @@ fn a_full_bottleneck_is_left_to_the_ends() {
     let full = lossy(LegSample {
         rtt: ms(180),
         waiting: 100_000,
-        standing_queue: standing(100, 1_300),
+        standing_queue: standing(100, 600),
         ..leg(ms(80))
     });
     let sender = sending(ms(60), 20);
@@ -500,7 +500,7 @@ fn a_full_bottleneck_is_left_to_the_ends() {
         (
             "a queue of a moment",
             LegSample {
-                standing_queue: standing(100, 900),
+                standing_queue: standing(100, 500),
                 ..full
             },
         ),
@@ -540,7 +540,7 @@ fn a_full_bottleneck_is_left_to_the_ends() {
     let behind = LegSample {
         rtt: ms(180),
         out_of_order: 2_000,
-        standing_queue: standing(100, 1_300),
+        standing_queue: standing(100, 600),
         ..sending(ms(80), 20)
     };
     assert_eq!(released(&thresholds, behind, leg(ms(60))), queue);

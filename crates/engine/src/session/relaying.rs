@@ -1,6 +1,6 @@
 //! Relays bytes through the process until a splice is due, or the caller wants the pair back.
 
-use std::{io, time::Duration};
+use std::{io, sync::atomic::Ordering, time::Duration};
 
 use longsplice_core::{
     advisor::{Advice, LegSample, QueueWatch, Thresholds, advise},
@@ -220,7 +220,8 @@ impl Session<'_> {
         if self.acceleration.is_some() {
             self.watch_queues(age, &infos, &mut samples);
         }
-        let thresholds = self.acceleration.map_or_else(Thresholds::auto, |a| a.thresholds);
+        let mut thresholds = self.acceleration.map_or_else(Thresholds::auto, |a| a.thresholds);
+        thresholds.yields_at_queue &= self.context.has_plain_traffic.load(Ordering::Relaxed);
         Ok(match advise(&thresholds, &samples[0], &samples[1], age, bytes) {
             Advice::Splice(reason) => {
                 if let Some(handle) = &self.handle {

@@ -8,6 +8,7 @@
 mod admission;
 mod buffers;
 mod counts;
+mod plain_traffic;
 mod release;
 
 use std::{
@@ -94,6 +95,7 @@ impl Accelerator {
             early: Arc::new(Semaphore::new(MOST_EARLY)),
         });
         tokio::spawn(Arc::clone(&accelerator).read(packets));
+        tokio::spawn(Arc::clone(&accelerator).watch_plain_traffic());
         Ok(accelerator)
     }
 
