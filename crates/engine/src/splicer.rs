@@ -189,8 +189,12 @@ impl Splicer {
     /// # Errors
     /// Returns an error only if the sockets are unusable from the start (not connected any more, not TCP); they are
     /// closed then. A connection that breaks later is an ending.
-    pub async fn splice(&self, pair: impl Into<Pair>, until: Until) -> io::Result<Ended> {
-        session::run(&self.context, pair.into(), until).await
+    pub fn splice(
+        &self,
+        pair: impl Into<Pair>,
+        until: Until,
+    ) -> impl Future<Output = io::Result<Ended>> + Send {
+        session::run(&self.context, pair.into(), until)
     }
 
     /// Returns the present counters.

@@ -59,10 +59,10 @@ impl<'a> Relaying<'a> {
         Ok(match relayed {
             Ok(()) => State::Coupling(Coupling { session }),
             Err(Exit::Trapped(_)) if session.entry.is_to_end() => {
-                State::Over(session.conclude(Exit::asked(), None))
+                State::over(session.conclude(Exit::asked(), None))
             }
-            Err(Exit::Trapped(trap)) => State::Over(session.give_back(trap).await?),
-            Err(exit) => State::Over(session.conclude(exit, None)),
+            Err(Exit::Trapped(trap)) => State::over(session.give_back(trap).await?),
+            Err(exit) => State::over(session.conclude(exit, None)),
         })
     }
 }

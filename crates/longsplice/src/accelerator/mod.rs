@@ -124,7 +124,7 @@ impl Accelerator {
     fn take(self: &Arc<Self>, handshakes: &mut Handshakes, packet: &RulePacket) {
         match handshakes.take(packet, |step| self.admission(step)) {
             Ok(Some(Taken::Opened(opened))) => {
-                tokio::spawn(Arc::clone(self).open(opened));
+                self.open(opened);
             }
             Ok(Some(Taken::Early(early))) => {
                 let known = handshakes.known_servers().clone();
@@ -164,11 +164,11 @@ impl Accelerator {
         };
         let pair = Pair::new(client, server);
         drop(permit);
-        self.open(Opened { pair, step }).await;
+        self.open(Opened { pair, step });
     }
 
-    /// Carries a connection that was just taken over.
-    async fn open(self: Arc<Self>, opened: Opened) {
+    /// Has a task carry a connection that was just taken over.
+    fn open(self: &Arc<Self>, opened: Opened) {
         self.counts.taken_over();
         let Opened { pair, step } = opened;
         let client = self.interfaces.place(step.client_interface);
@@ -182,7 +182,8 @@ impl Accelerator {
         }
         let round_trip = step.answer.and_then(|answer| answer.round_trip);
         let class = self.class_of(&step);
-        self.carry(pair, PerSide::new(None, round_trip), class).await;
+        let carried = Arc::clone(self).carry(Box::new(pair), PerSide::new(None, round_trip), class);
+        tokio::spawn(carried);
     }
 
     fn set_congestion(&self, socket: impl AsFd, is_inside: bool) -> io::Result<()> {
@@ -197,12 +198,13 @@ impl Accelerator {
     pub(crate) fn resume(self: &Arc<Self>, returned: Returned) {
         self.counts.taken_over();
         let pair = Pair::from(returned).with_splice(SplicePolicy::Never);
-        let accelerator = Arc::clone(self);
-        tokio::spawn(async move { accelerator.carry(pair, PerSide::both(None), usize::MAX).await });
+        let carried = Arc::clone(self).carry(Box::new(pair), PerSide::both(None), usize::MAX);
+        tokio::spawn(carried);
     }
 
-    /// Relays a connection until it ends or is released.
-    async fn carry(&self, pair: Pair, round_trips: PerSide<Option<Duration>>, class: usize) {
+    /// Relays a connection until it ends or is released. There are thousands of these: what is large stands in boxes, and
+    /// only while it is needed.
+    async fn carry(self: Arc<Self>, pair: Box<Pair>, round_trips: PerSide<Option<Duration>>, class: usize) {
         let handle = FlowHandle::default();
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let carried = Carried {
@@ -211,30 +213,35 @@ impl Accelerator {
             is_releasing: false,
         };
         self.carried.lock().insert(number, carried);
-        let mut pair = pair
-            .with_idle(idle_policy(None, None))
-            .with_acceleration(Acceleration {
-                thresholds: self.config.thresholds(),
-                queue: self.config.queue,
-                round_trips,
-            })
-            .with_handle(&handle);
+        let acceleration = Acceleration {
+            thresholds: self.config.thresholds(),
+            queue: self.config.queue,
+            round_trips,
+        };
+        let splice = |pair: Pair| Box::pin(self.splicer().splice(pair, Until::closed()));
+        let mut call = splice(
+            pair.with_idle(idle_policy(None, None))
+                .with_acceleration(acceleration)
+                .with_handle(&handle),
+        );
         loop {
-            let call = self.splicer().splice(pair, Until::closed());
-            let ended = async {
-                tokio::pin!(call);
-                tokio::select! {
-                    ended = &mut call => return ended,
-                    () = handle.spliced() => self.counts.released(handle.reason()),
-                }
-                call.await
+            let over = tokio::select! {
+                ended = &mut call => Some(ended),
+                () = handle.spliced() => None,
             };
-            match ended.await {
+            let ended = match over {
+                Some(ended) => ended,
+                None => {
+                    self.counts.released(handle.reason());
+                    call.as_mut().await
+                }
+            };
+            match ended {
                 Ok(Ended::Returned(returned)) if returned.why == Trap::Admin => {
                     self.counts.taken_over();
-                    pair = Pair::from(returned).with_splice(SplicePolicy::Never);
+                    call = splice(Pair::from(returned).with_splice(SplicePolicy::Never));
                 }
-                Ok(Ended::Returned(returned)) => pair = returned.into(),
+                Ok(Ended::Returned(returned)) => call = splice(returned.into()),
                 Ok(Ended::Closed(summary)) => {
                     tracing::debug!(flow = %summary.id, reset = summary.reset, spliced = summary.spliced, "accelerated connection ended");
                     break;
