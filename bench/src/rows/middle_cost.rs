@@ -5,7 +5,7 @@
 //! still does the kernel's work for each segment, which is what a router costs.
 
 use anyhow::{Context, Result};
-use longsplice_lab::{Three, ThreeOptions};
+use longsplice_lab::{Line, LineOptions};
 
 use super::Scope;
 use crate::contender::{Contender, Rig};
@@ -65,12 +65,12 @@ fn run(scope: &Scope<'_>, offloads: bool, row: Row, measure: &str) -> Result<Res
 
 /// Measures some contenders in turn.
 pub(super) fn rounds(scope: &Scope<'_>, offloads: bool, contenders: &[Contender]) -> Result<Vec<Round>> {
-    let options = ThreeOptions {
+    let options = LineOptions {
         router: true,
         offloads,
-        ..ThreeOptions::default()
+        ..LineOptions::default()
     };
-    let net = Three::new("bench", options)?;
+    let net = Line::new("bench", options)?;
     cores::part(&net)?;
     let rig = Rig {
         room: scope.room,

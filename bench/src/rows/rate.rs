@@ -4,7 +4,7 @@
 //! the middle's core was busy; those by the clock are reported as well.
 
 use anyhow::Result;
-use longsplice_lab::{Three, ThreeOptions};
+use longsplice_lab::{Line, LineOptions};
 
 use super::Scope;
 use crate::contender::{Contender, Rig};
@@ -36,7 +36,7 @@ pub(super) fn run(scope: &Scope<'_>) -> Result<Results> {
     let mut all = Vec::new();
     for _ in 0..rounds {
         for contender in CONTENDERS {
-            let batch = measure(scope, ThreeOptions::default(), contender, connections)?;
+            let batch = measure(scope, LineOptions::default(), contender, connections)?;
             eprintln!(
                 "   {:<22} {:6.0} connections for each busy second, {:6.0} by the clock",
                 contender.title(),
@@ -52,11 +52,11 @@ pub(super) fn run(scope: &Scope<'_>) -> Result<Results> {
 /// Measures one contender in new namespaces, which have no TIME-WAIT of the last round.
 pub(super) fn measure(
     scope: &Scope<'_>,
-    options: ThreeOptions,
+    options: LineOptions,
     contender: Contender,
     connections: usize,
 ) -> Result<Batch> {
-    let net = Three::new("bench", options)?;
+    let net = Line::new("bench", options)?;
     cores::part(&net)?;
     let rig = Rig {
         room: scope.room,

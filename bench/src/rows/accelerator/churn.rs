@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use longsplice_engine::{FlowId, FlowState};
 use longsplice_lab::traffic::Transfer;
-use longsplice_lab::{ConnectionSpec, Outcome, Three, Traffic, TrafficServer, TrafficSpec};
+use longsplice_lab::{ConnectionSpec, Line, Outcome, Traffic, TrafficServer, TrafficSpec};
 
 use super::super::Scope;
 use super::routing;
@@ -28,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Measures row 15.4.
 pub(in crate::rows) fn run(scope: &Scope<'_>) -> Result<Results> {
     let (connections, seconds) = scope.count((1000, 90), (40, 10));
-    let net = Three::new("bench", routing())?;
+    let net = Line::new("bench", routing())?;
     let rig = Rig {
         room: scope.room,
         nodes: &net,

@@ -3,7 +3,7 @@
 //! It is measured as in row 10: what the same connections cost through the kernel's router is subtracted.
 
 use anyhow::{Context, Result, ensure};
-use longsplice_lab::Three;
+use longsplice_lab::Line;
 
 use super::super::Scope;
 use super::super::memory::{BYTES, Sample, growth, in_turn, kernel, per_connection, series};
@@ -29,7 +29,7 @@ pub(in crate::rows) fn run(scope: &Scope<'_>) -> Result<Results> {
 }
 
 fn measure(scope: &Scope<'_>, contender: Contender, connections: usize) -> Result<Sample<Contender>> {
-    let net = Three::new("bench", routing())?;
+    let net = Line::new("bench", routing())?;
     let rig = Rig {
         room: scope.room,
         nodes: &net,

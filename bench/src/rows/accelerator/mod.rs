@@ -6,12 +6,12 @@ pub(super) mod passed;
 pub(super) mod relay;
 pub(super) mod take_over;
 
-use longsplice_lab::ThreeOptions;
+use longsplice_lab::LineOptions;
 
 /// Returns a topology whose middle routes, as that of every row here.
-fn routing() -> ThreeOptions {
-    ThreeOptions {
+fn routing() -> LineOptions {
+    LineOptions {
         router: true,
-        ..ThreeOptions::default()
+        ..LineOptions::default()
     }
 }

@@ -2,7 +2,7 @@
 //! have heard; the daemon measures it.
 
 use anyhow::{Result, ensure};
-use longsplice_lab::Three;
+use longsplice_lab::Line;
 
 use super::super::Scope;
 use super::routing;
@@ -14,7 +14,7 @@ use crate::row::Row;
 /// Measures row 15.2.
 pub(in crate::rows) fn run(scope: &Scope<'_>) -> Result<Results> {
     let connections = scope.count(4000, 200);
-    let net = Three::new("bench", routing())?;
+    let net = Line::new("bench", routing())?;
     let rig = Rig {
         room: scope.room,
         nodes: &net,
