@@ -1,7 +1,7 @@
 //! Contenders between client and server, and the throughput of one stream through each.
 
 use std::env;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -89,7 +89,7 @@ impl Contender {
             Contender::HaProxyCopy => "HAProxy, copying",
             Contender::Nginx => "nginx stream",
             Contender::NginxDefault => "nginx stream, 16 KiB",
-            Contender::NginxTransparent => "nginx stream, TPROXY",
+            Contender::NginxTransparent => "nginx stream, transparent",
             Contender::PassedThrough => "longsplice, passed through",
             Contender::Accelerated => "longsplice, accelerator",
             Contender::TakenOver => "longsplice, taken over",
@@ -231,14 +231,13 @@ impl<'a> Rig<'a> {
             Contender::Accelerated => return self.accelerate(&[]),
             Contender::TakenOver => return self.accelerate(KEEP),
             Contender::NginxTransparent => {
-                let listen = (Ipv4Addr::UNSPECIFIED, at.port()).into();
                 return Ok(Standing {
                     at: to,
                     daemon: None,
-                    peer: Some(peers::nginx_transparent(room, middle, listen, peers::SMALL)?),
+                    peer: Some(peers::nginx_transparent(room, middle, at, to, peers::SMALL)?),
                     splices: false,
                     _filter: None,
-                    _diversion: Some(Diversion::start(room, middle, to, listen)?),
+                    _diversion: Some(Diversion::start(room, middle, to, at)?),
                 });
             }
             Contender::Spliced => longsplice("now", "now")?,

@@ -1,4 +1,4 @@
-//! Diverts connections on their way through a router to a program there (TPROXY), as relays in PEPsal's manner need it.
+//! Diverts connections on their way through a router to a program there, as relays in PEPsal's manner need it.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -47,8 +47,9 @@ impl<'a> Diversion<'a> {
 
 fn rules(server: u16, program: u16) -> String {
     format!(
-        "table ip longsplice_diversion {{\n chain prerouting {{\n  type filter hook prerouting priority mangle;\n  \
-         iifname {F0} tcp dport {server} tproxy to :{program} meta mark set {MARK} accept\n  \
+        "table ip longsplice_diversion {{\n chain forth {{\n  type nat hook prerouting priority dstnat;\n  \
+         iifname {F0} tcp dport {server} redirect to :{program}\n }}\n \
+         chain back {{\n  type filter hook prerouting priority mangle;\n  \
          iifname {F1} tcp sport {server} socket transparent 1 meta mark set {MARK} accept\n }}\n}}\n"
     )
 }
@@ -70,7 +71,7 @@ mod tests {
     fn both_ways_are_diverted() {
         let rules = rules(5201, 5300);
         assert!(
-            rules.contains("iifname f0 tcp dport 5201 tproxy to :5300"),
+            rules.contains("iifname f0 tcp dport 5201 redirect to :5300"),
             "{rules}"
         );
         assert!(

@@ -140,9 +140,14 @@ pub(crate) fn nginx_transparent(
     room: &Room,
     at: &Namespace,
     listen: SocketAddr,
+    to: SocketAddr,
     buffer: &str,
 ) -> Result<Peer> {
-    let values = [("LISTEN", listen.to_string()), ("BUFFER", buffer.to_owned())];
+    let values = [
+        ("LISTEN", listen.to_string()),
+        ("TO", to.to_string()),
+        ("BUFFER", buffer.to_owned()),
+    ];
     let file = configuration(room, "nginx-transparent.conf", NGINX_TRANSPARENT, &values)?;
     start(room, at, nginx(at, &file), "nginx-transparent", listen)
 }

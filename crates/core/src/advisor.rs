@@ -149,7 +149,7 @@ const FINAL_LOOK_ROUNDS: u32 = 2;
 const QUEUE_TIME: Duration = Duration::from_millis(400);
 const QUEUE_ROUNDS: u32 = 4;
 
-/// Share of the time, in percent, from which on a full send buffer counts as the limit of a leg.
+/// Share of the samples, in percent, from which on a full send buffer counts as the limit of a leg.
 const BUFFER_LIMITED_PERCENT: u32 = 50;
 
 /// Bytes that each end is taken to be able to have in flight: the largest window without scaling (RFC 7323).
@@ -302,12 +302,12 @@ impl Direction<'_> {
     fn is_slowed_by_own_buffers(&self) -> bool {
         let now = bytes_in(self.sender.received_rate, self.sender.rtt);
         let sends_too_little = self.receiver.send_buffer_limited >= BUFFER_LIMITED_PERCENT;
-        let offers_too_little = !self.is_backlogged()
+        let offers_too_little = self.is_bulk()
+            && !self.is_backlogged()
             && now.saturating_mul(10) >= u64::from(self.sender.receive_window).saturating_mul(9);
         let window = self.sender.in_flight_estimate().max(USUAL_WINDOW);
         let window = window.min(self.receiver.peer_window.into());
-        self.is_bulk()
-            && (sends_too_little || offers_too_little)
+        (sends_too_little || offers_too_little)
             && bytes_per_second(window, self.path) > self.sender.received_rate
     }
 

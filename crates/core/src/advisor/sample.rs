@@ -79,7 +79,7 @@ pub struct LegSample {
     pub receive_window: u32,
     /// Window that the peer offers to us, in bytes (`snd_wnd`); `u32::MAX` if the kernel does not tell.
     pub peer_window: u32,
-    /// Share of the time since the previous sample in which our send buffer was the limit, in percent (`sndbuf_limited`).
+    /// Share of the last samples in which our send buffer was the limit, in percent, the latest ones with the most weight.
     pub send_buffer_limited: u32,
     /// Queue that stands on this leg, if one does ([`QueueWatch`](super::QueueWatch)).
     pub standing_queue: Option<StandingQueue>,

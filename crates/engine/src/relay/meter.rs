@@ -1,4 +1,4 @@
-//! Measures the rate of bytes from each side, and for how much of the time a send buffer was the limit.
+//! Measures the rate of bytes from each side, and how often a send buffer is the limit.
 
 use std::time::Duration;
 
@@ -57,41 +57,32 @@ impl Meter {
     }
 }
 
-/// Measures for how much of the time the send buffer of each socket was full, with nothing in it that was not sent.
-#[derive(Debug)]
+/// Estimates how often the send buffer of each socket is what holds bytes back. (The kernel's own measure counts only
+/// writes that find no room; the pump writes what fits.)
+#[derive(Debug, Default)]
 pub(crate) struct FullBuffers {
-    at: Instant,
-    /// Microseconds since the socket was made.
-    full: PerSide<u64>,
     percent: PerSide<u32>,
 }
 
 impl FullBuffers {
-    pub(crate) fn new(now: Instant) -> FullBuffers {
-        FullBuffers {
-            at: now,
-            full: PerSide::both(0),
-            percent: PerSide::both(0),
-        }
+    /// Notes whether the socket toward a side was full: all that it held was sent, neither its congestion window nor the
+    /// peer's window was used up, and `waiting` bytes found no room.
+    pub(crate) fn note(&mut self, side: Side, info: &TcpInfo, waiting: u64) {
+        let segment = u64::from(info.snd_mss());
+        let in_flight = u64::from(info.unacked()) * segment;
+        let windows = [
+            u64::from(info.snd_cwnd()) * segment,
+            info.snd_wnd().map_or(u64::MAX, u64::from),
+        ];
+        let has_room = windows
+            .iter()
+            .all(|window| in_flight * 4 < window.saturating_mul(3));
+        let is_full = waiting > 0 && info.notsent_bytes() == 0 && in_flight > 0 && has_room;
+        let percent = &mut self.percent[side];
+        *percent = (*percent * 3 + if is_full { 100 } else { 0 }) / 4;
     }
 
-    /// Takes a sample if the last one is at least `span` old.
-    pub(crate) fn sample(&mut self, now: Instant, infos: &PerSide<TcpInfo>, span: Duration) {
-        let elapsed = now.duration_since(self.at);
-        if elapsed < span.max(SHORTEST) {
-            return;
-        }
-        for side in Side::BOTH {
-            let full = infos[side].sndbuf_limited_us();
-            // A socket that was built meanwhile counts from zero.
-            let share = u128::from(full.saturating_sub(self.full[side])) * 100 / elapsed.as_micros().max(1);
-            self.percent[side] = u32::try_from(share).unwrap_or(u32::MAX);
-            self.full[side] = full;
-        }
-        self.at = now;
-    }
-
-    /// Returns the share of the last span, in percent.
+    /// Returns the share of the last looks at a side, in percent.
     pub(crate) fn percent(&self) -> PerSide<u32> {
         self.percent
     }

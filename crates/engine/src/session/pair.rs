@@ -77,7 +77,7 @@ pub(super) struct Session<'a> {
     /// Rate for the advisor, over whole round trips: a burst or the wait for a window must not count as the stream's
     /// rate.
     pub(super) pace: Meter,
-    /// Times in which our buffers were full, for the advisor.
+    /// Times at which our buffers were full, for the advisor.
     pub(super) full_buffers: FullBuffers,
     /// Round trips of the legs of an accelerated pair, for the advisor.
     pub(super) queues: [QueueWatch; 2],
@@ -150,7 +150,7 @@ impl<'a> Session<'a> {
             is_trial: pair.is_trial,
             base_bytes: None,
             pace: Meter::new(now),
-            full_buffers: FullBuffers::new(now),
+            full_buffers: FullBuffers::default(),
             queues: Default::default(),
             since: now,
             rounds: 0,

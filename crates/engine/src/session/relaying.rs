@@ -199,7 +199,6 @@ impl Session<'_> {
             .map(|&side| self.round_trip(side, &infos[side]))
             .sum();
         self.pace.sample(now, &self.pump, path);
-        self.full_buffers.sample(now, &infos, path);
         let age = now.duration_since(self.since);
         let mut samples = Vec::with_capacity(2);
         for side in Side::BOTH {
@@ -207,9 +206,11 @@ impl Session<'_> {
             sample.rtt = self.round_trip(side, &infos[side]);
             let other = side.other();
             let unread = unread(self.pump.socket(other)).map_err(io::Error::from)?;
+            let beyond = self.pump.held(other) as u64 + u64::from(unread);
+            self.full_buffers.note(side, &infos[side], beyond);
             // Bytes that wait for the rate limit do not wait for their receiver's leg.
             if self.throttle.rate_of(other).is_none() {
-                sample.waiting += self.pump.held(other) as u64 + u64::from(unread);
+                sample.waiting += beyond;
             }
             let most = self.throttle.rate_of(side).unwrap_or(u64::MAX);
             sample.received_rate = self.pace.rates()[side].min(most);
