@@ -21,6 +21,8 @@ impl<'a> Diversion<'a> {
     /// the server answers to that program's sockets.
     pub(crate) fn start(room: &Room, at: &'a Namespace, server: SocketAddr, to: SocketAddr) -> Result<Self> {
         let diversion = Diversion(at);
+        // A port that the client uses, too, would make the program's connection one that is redirected already.
+        at.sysctl("net.ipv4.ip_local_port_range", "15000 30000")?;
         let file = room.file("diversion.nft");
         fs::write(&file, rules(server.port(), to.port()))?;
         diversion.run("nft", &["-f", &file.display().to_string()])?;
