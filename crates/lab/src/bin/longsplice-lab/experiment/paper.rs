@@ -17,7 +17,7 @@ pub(super) const FIG4: Experiment = Experiment {
     name: "fig4",
     title: "Place of the node (figure 4)",
     notes: &[
-        "100 ms of round trip from end to end, 100 Mbit/s, reno; windows of 64 KB at the hosts and in the node; 10 s",
+        "100 ms of round trip from end to end, 100 Mbit/s, reno; windows of 64 KB at the hosts and in the node; 6 s (quick: 5 s)",
         "paper: 2 in the middle by its text; the bound of two loops is the path divided by the longer leg",
         "design: 1.11 and 1.43 off the middle are taken to be at 10 % and 30 %",
     ],
@@ -57,7 +57,10 @@ pub(super) const FIG4: Experiment = Experiment {
     cases: |points| {
         let places = points.of(&[10, 20, 30, 40, 50, 60, 70, 80, 90]);
         let case = |place: u64| Case {
-            scene: windowed(&[place, 100 - place], FORCED),
+            scene: Scene {
+                load: points.load(6, 5),
+                ..windowed(&[place, 100 - place], FORCED)
+            },
             ..case("measured", place as f64)
         };
         places.into_iter().map(case).collect()
@@ -119,7 +122,7 @@ pub(super) const FIG6: Experiment = Experiment {
     name: "fig6",
     title: "Number of nodes (figure 6)",
     notes: &[
-        "evenly spaced nodes on 100 ms of round trip, 100 Mbit/s, reno; windows of 64 KB at the hosts and in the nodes; 10 s",
+        "evenly spaced nodes on 100 ms of round trip, 100 Mbit/s, reno; windows of 64 KB at the hosts and in the nodes; 10 s (quick: 7 s)",
         "paper: linear in the number of nodes by its text",
     ],
     policy: "",
@@ -150,7 +153,10 @@ pub(super) const FIG6: Experiment = Experiment {
     ],
     cases: |points| {
         let case = |nodes: u64| Case {
-            scene: windowed(&even(100, nodes), ""),
+            scene: Scene {
+                load: points.load(10, 7),
+                ..windowed(&even(100, nodes), "")
+            },
             ..case("measured", nodes as f64)
         };
         points.of(&[1, 2, 3, 4, 5, 6, 7]).into_iter().map(case).collect()
@@ -161,7 +167,7 @@ pub(super) const FIG7: Experiment = Experiment {
     name: "fig7",
     title: "Processing delay of the node (figure 7)",
     notes: &[
-        "node in the middle of 100 ms of round trip, 100 Mbit/s, reno; windows of 64 KB at the hosts and in the node; 10 s",
+        "node in the middle of 100 ms of round trip, 100 Mbit/s, reno; windows of 64 KB at the hosts and in the node; 8 s (quick: 5 s)",
         "each packet that leaves the node, acknowledgements too, leaves so much later; the router without acceleration takes \
          no time",
         "paper: 1.5 at 10 ms, still above 1 at 40 ms, by its text; the bound of two loops is the path divided by a leg and \
@@ -196,6 +202,7 @@ pub(super) const FIG7: Experiment = Experiment {
         let case = |delay: u64| Case {
             scene: Scene {
                 processing: Duration::from_millis(delay),
+                load: points.load(8, 5),
                 ..windowed(&[50, 50], FORCED)
             },
             ..case("measured", delay as f64)
@@ -208,7 +215,7 @@ pub(super) const FIG8: Experiment = Experiment {
     name: "fig8",
     title: "Memory of the node (figure 8)",
     notes: &[
-        "node in the middle of 100 ms of round trip, 100 Mbit/s, reno; windows of 64 KB at the hosts; 10 s",
+        "node in the middle of 100 ms of round trip, 100 Mbit/s, reno; windows of 64 KB at the hosts; 8 s (quick: 5 s)",
         "the limit is that of the node's sending sockets (tcp_wmem): the windows that a node offers are never below those \
          that the far ends had offered before the take-over",
         "paper: linear below the window of the hosts, constant above it, by its text",
@@ -236,6 +243,7 @@ pub(super) const FIG8: Experiment = Experiment {
         let case = |kilobytes: u32| Case {
             scene: Scene {
                 node_store: Some(kilobytes << 10),
+                load: points.load(8, 5),
                 ..windowed(&[50, 50], "")
             },
             ..case("measured", f64::from(kilobytes))
@@ -252,7 +260,7 @@ pub(super) const FIG9: Experiment = Experiment {
     name: "fig9",
     title: "Loss, three nodes (figure 9)",
     notes: &[
-        "three evenly spaced nodes on 100 ms of round trip, 100 Mbit/s, no limit of windows; 15 s; medians of three seeds",
+        "three evenly spaced nodes on 100 ms of round trip, 100 Mbit/s, no limit of windows; 9 s; medians of three seeds",
         "the loss is that of the whole path, each way, in equal parts on the four links",
         "reno, cubic: of hosts and nodes; BBR: reno hosts, BBR on the outgoing leg of each node",
         "paper: close to 10 by its text",
@@ -291,7 +299,7 @@ pub(super) const FIG9: Experiment = Experiment {
             Case {
                 scene: Scene {
                     congestion,
-                    load: Load::Time(Duration::from_secs(15)),
+                    load: points.load(9, 9),
                     ..accelerated(links, &[options; 3])
                 },
                 runs: points.runs(3),
