@@ -52,6 +52,7 @@ pub(crate) struct Loaded {
     pub(crate) slots: MapHandle,
     pub(crate) verdicts: MapHandle,
     pub(crate) meta: MapHandle,
+    pub(crate) disorders: MapHandle,
 }
 
 /// Sets a program's constants for the table's hash: the number of elements of the map `buckets`, and the keys.
@@ -127,6 +128,7 @@ pub(crate) fn load(pins: &Pins, options: &Options) -> Result<Loaded, Error> {
         slots: forward.slots,
         verdicts: forward.verdicts,
         meta: forward.meta,
+        disorders: forward.disorders,
     };
     loaded.hold_maps(pins)?;
     Ok(loaded)
@@ -141,6 +143,7 @@ struct Forward {
     slots: MapHandle,
     verdicts: MapHandle,
     meta: MapHandle,
+    disorders: MapHandle,
 }
 
 fn load_forward(
@@ -183,6 +186,7 @@ fn load_forward(
         slots: map(&forward.maps.slots)?,
         verdicts: map(&forward.maps.verdicts)?,
         meta: map(&forward.maps.meta)?,
+        disorders: map(&forward.maps.disorders)?,
     })
 }
 

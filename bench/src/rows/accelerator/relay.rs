@@ -96,7 +96,7 @@ fn connections(scope: &Scope<'_>) -> Result<Results> {
             Row::accelerator(5),
             "connections per second of one core, a message each way / nginx as a transparent relay",
             Comparison::of(target(), ours, RATE).to([theirs]),
-            "on a short path, which the accelerator releases",
+            "on a short path, which the accelerator leaves alone",
         )),
     )
 }
