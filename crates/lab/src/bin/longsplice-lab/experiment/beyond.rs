@@ -12,7 +12,7 @@ pub(super) const WAN: Experiment = Experiment {
     name: "wan",
     title: "Lossy WAN between two edges, BBR on the WAN",
     notes: &[
-        "4 + 92 + 4 ms of round trip, 100 Mbit/s, cubic hosts, a node at each edge with BBR on the WAN; 10 s; medians of \
+        "4 + 92 + 4 ms of round trip, 100 Mbit/s, cubic hosts, a node at each edge with BBR on the WAN; 8 s; medians of \
          three seeds",
         "the paper has no such experiment; 6.9, 76 and 140 were measured by a prototype (design page)",
     ],
@@ -42,7 +42,7 @@ pub(super) const WAN: Experiment = Experiment {
         let case = |(series, options): (&str, [&str; 2]), loss: f64| Case {
             scene: Scene {
                 congestion: "cubic",
-                load: points.load(10, 10),
+                load: points.load(8, 8),
                 ..accelerated(vec![link(4), lossy(92, loss / 100.0), link(4)], &options)
             },
             runs: points.runs(3),

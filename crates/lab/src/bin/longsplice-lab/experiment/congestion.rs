@@ -162,7 +162,7 @@ pub(super) const UTILISATION: Experiment = Experiment {
     name: "utilisation",
     title: "Utilisation of the bottleneck (section 4.2.4)",
     notes: &[
-        "as fig11, 15 s; share of the rate at which frames left the bottleneck towards the servers",
+        "as fig11, 12 s; share of the rate at which frames left the bottleneck towards the servers",
         "drop-tail: a queue of 256 KiB in place of RED",
         "paper: 76.4 % with ten plain flows, 85.6 % with one accelerated one, no more with further ones, by its text; \
          design: 76 to 86 % plain, 92 to 98 % with one accelerated one (reno, drop-tail)",
@@ -197,7 +197,7 @@ pub(super) const UTILISATION: Experiment = Experiment {
         let case = |(series, congestion, bottleneck): &(&str, &'static str, LinkSpec), count: u16| Case {
             scene: Scene {
                 congestion,
-                ..ten(bottleneck.clone(), count, points.load(15, 15))
+                ..ten(bottleneck.clone(), count, points.load(12, 12))
             },
             measure: Measure::Utilisation {
                 link: BOTTLENECK,

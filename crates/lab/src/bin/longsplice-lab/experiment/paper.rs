@@ -17,7 +17,7 @@ pub(super) const FIG4: Experiment = Experiment {
     name: "fig4",
     title: "Place of the node (figure 4)",
     notes: &[
-        "100 ms of round trip from end to end, 100 Mbit/s, reno; windows of 64 KB at the hosts and in the node; 6 s (quick: 5 s)",
+        "100 ms of round trip from end to end, 100 Mbit/s, reno; windows of 64 KB at the hosts and in the node; 5 s",
         "paper: 2 in the middle by its text; the bound of two loops is the path divided by the longer leg",
         "design: 1.11 and 1.43 off the middle are taken to be at 10 % and 30 %",
     ],
@@ -58,7 +58,7 @@ pub(super) const FIG4: Experiment = Experiment {
         let places = points.of(&[10, 20, 30, 40, 50, 60, 70, 80, 90]);
         let case = |place: u64| Case {
             scene: Scene {
-                load: points.load(6, 5),
+                load: points.load(5, 5),
                 ..windowed(&[place, 100 - place], FORCED)
             },
             ..case("measured", place as f64)
@@ -122,7 +122,7 @@ pub(super) const FIG6: Experiment = Experiment {
     name: "fig6",
     title: "Number of nodes (figure 6)",
     notes: &[
-        "evenly spaced nodes on 100 ms of round trip, 100 Mbit/s, reno; windows of 64 KB at the hosts and in the nodes; 10 s (quick: 7 s)",
+        "evenly spaced nodes on 100 ms of round trip, 100 Mbit/s, reno; windows of 64 KB at the hosts and in the nodes; 8 s (quick: 7 s)",
         "paper: linear in the number of nodes by its text",
     ],
     policy: "",
@@ -154,7 +154,7 @@ pub(super) const FIG6: Experiment = Experiment {
     cases: |points| {
         let case = |nodes: u64| Case {
             scene: Scene {
-                load: points.load(10, 7),
+                load: points.load(8, 7),
                 ..windowed(&even(100, nodes), "")
             },
             ..case("measured", nodes as f64)
@@ -260,7 +260,7 @@ pub(super) const FIG9: Experiment = Experiment {
     name: "fig9",
     title: "Loss, three nodes (figure 9)",
     notes: &[
-        "three evenly spaced nodes on 100 ms of round trip, 100 Mbit/s, no limit of windows; 9 s; medians of three seeds",
+        "three evenly spaced nodes on 100 ms of round trip, 100 Mbit/s, no limit of windows; 8 s; medians of three seeds",
         "the loss is that of the whole path, each way, in equal parts on the four links",
         "reno, cubic: of hosts and nodes; BBR: reno hosts, BBR on the outgoing leg of each node",
         "paper: close to 10 by its text",
@@ -299,7 +299,7 @@ pub(super) const FIG9: Experiment = Experiment {
             Case {
                 scene: Scene {
                     congestion,
-                    load: points.load(9, 9),
+                    load: points.load(8, 8),
                     ..accelerated(links, &[options; 3])
                 },
                 runs: points.runs(3),
@@ -315,7 +315,7 @@ pub(super) const SHARE: Experiment = Experiment {
     name: "share",
     title: "Accelerated flows beside plain ones",
     notes: &[
-        "60 + 80 + 60 ms of round trip, 20 Mbit/s with a queue of 256 KiB in the middle, nodes at both its ends; 30 s; medians of five \
+        "60 + 80 + 60 ms of round trip, 20 Mbit/s with a queue of 256 KiB in the middle, nodes at both its ends; 12 s; medians of three \
          runs, since equal flows differ by a factor of two in such a time",
         "mean goodput of the accelerated flows divided by that of the plain ones, by how many of them there are",
         "paper: 1.6 for one of ten, 1.1 / 0.7 for nine of ten by its text; design: 1.58 (reno)",
@@ -349,7 +349,7 @@ pub(super) const SHARE: Experiment = Experiment {
             Case {
                 scene: Scene {
                     congestion,
-                    load: Load::Time(Duration::from_secs(30)),
+                    load: points.load(12, 12),
                     flows: (0..all).map(|n| flow(n, n < accelerated_flows)).collect(),
                     ..accelerated(
                         vec![link(60), rated(80, 20_000_000, 0.0), link(60)],
@@ -357,7 +357,7 @@ pub(super) const SHARE: Experiment = Experiment {
                     )
                 },
                 measure: Measure::Share,
-                runs: points.runs(5),
+                runs: points.runs(3),
                 ..case(congestion, x)
             }
         };

@@ -55,16 +55,16 @@ pub(super) const RETURN: Experiment = Experiment {
             at: Duration::from_secs(seconds),
             action,
         };
+        let turn = [step(RELEASED, Action::Splice), step(RETURNED, Action::Unsplice)];
         let kinds = [
-            (
-                "released and back",
-                vec![step(RELEASED, Action::Splice), step(RETURNED, Action::Unsplice)],
-            ),
-            ("taken over all the time", Vec::new()),
+            ("released and back", turn.to_vec(), None),
+            ("released and back, initcwnd 500", turn.to_vec(), Some(500)),
+            ("taken over all the time", Vec::new(), None),
         ];
-        let case = |(series, steps)| Case {
+        let case = |(series, steps, initial_window)| Case {
             scene: Scene {
                 congestion: "cubic",
+                initial_window,
                 load: Load::Time(Duration::from_secs(SECONDS)),
                 samples_every: Some(Duration::from_millis(200)),
                 steps,
