@@ -1,6 +1,9 @@
 //! Adopts the flows of a predecessor: its sockets died with it, its spliced flows live.
 
-use longsplice_dataplane::{Mode, PerSide, Slot};
+use std::sync::atomic::Ordering;
+
+use longsplice_core::reap::{Verdict, verdict};
+use longsplice_dataplane::{Adopted, Direction, Mode, PerSide, Slot};
 
 use super::reaper;
 use crate::{context::Context, kernel::Kernel};
@@ -39,6 +42,34 @@ pub(crate) fn adopt(context: &Context, orphans: Vec<Slot>) {
     context.stats.adopted.add(adopted as u64);
     if adopted + lost > 0 {
         tracing::info!(adopted, lost, "adopted the flows of a predecessor");
+    }
+}
+
+/// Adopts the flows of generations whose processes have ended: of another version, or one that this process replaces.
+pub(crate) fn adopt_predecessors(context: &Context, kernel: &Kernel) {
+    let limits = context.limits();
+    let is_over =
+        |a: &Direction, b: &Direction| matches!(verdict(&reaper::flow_end(a, b), &limits), Verdict::Reap(_));
+    let Adopted {
+        flows,
+        lost,
+        alone,
+        left,
+    } = match kernel.plane.adopt_predecessors(is_over) {
+        Ok(adopted) => adopted,
+        Err(error) => {
+            if !context.adoption_failed.swap(true, Ordering::Relaxed) {
+                tracing::warn!(%error, "a predecessor's flows run on without a process: they cannot be adopted");
+            }
+            return;
+        }
+    };
+    for leg in alone {
+        context.unpaired.add_alone(leg, tokio::time::Instant::now());
+    }
+    context.stats.adopted.add(flows);
+    if flows + lost > 0 {
+        tracing::info!(adopted = flows, lost, left, "adopted the flows of a predecessor");
     }
 }
 

@@ -48,5 +48,6 @@ impl Context {
         if how == Shutdown::EndSpliced || reaper::records(plane).is_ok_and(|r| r.is_empty()) {
             plane.remove();
         }
+        plane.leave();
     }
 }
