@@ -37,19 +37,25 @@ pub(crate) struct Directory {
     pub(crate) lock: File,
 }
 
-/// Returns the generations of an instance that no process serves, locked. Removes what a killed process had not finished.
+/// Mounts the BPF file system if it is missing, and checks the instance's first directory.
 ///
 /// # Errors
-/// Returns an error if there is no BPF file system, or the instance's first directory cannot be trusted.
-pub(crate) fn unserved(instance: &str) -> Result<Vec<Directory>, Error> {
+/// Returns an error if it cannot be mounted, or the directory cannot be trusted.
+pub(crate) fn prepare(instance: &str) -> Result<(), Error> {
     mount_bpffs()?;
+    let first = Path::new(BPFFS).join(format!("{PREFIX}{instance}"));
+    match fs::symlink_metadata(&first) {
+        Ok(_) => trust(&first),
+        Err(_) => Ok(()),
+    }
+}
+
+/// Returns the generations of an instance that no process serves, locked. Removes what a killed process had not finished.
+pub(crate) fn unserved(instance: &str) -> Vec<Directory> {
     let mut found = Vec::new();
     for path in of_instance(instance) {
-        match trust(&path) {
-            Ok(()) => {}
-            // A later generation can have another name.
-            Err(_) if name_of(&path) != instance => continue,
-            Err(e) => return Err(e),
+        if trust(&path).is_err() {
+            continue;
         }
         let Some(lock) = lock(&path) else { continue };
         match is_unfinished(&path) {
@@ -57,13 +63,12 @@ pub(crate) fn unserved(instance: &str) -> Result<Vec<Directory>, Error> {
             false => found.push(Directory { path, lock }),
         }
     }
-    Ok(found)
+    found
 }
 
 /// Makes a directory for a new generation, under a name that no other process looks for.
 pub(crate) fn make(instance: &str) -> Result<Directory, Error> {
     static COUNT: AtomicU32 = AtomicU32::new(0);
-    mount_bpffs()?;
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
     let name = format!("{PREFIX}{instance}{UNFINISHED}{}-{count}", std::process::id());
     let path = Path::new(BPFFS).join(name);
@@ -169,7 +174,7 @@ fn is_unfinished(path: &Path) -> bool {
 }
 
 /// Locks a directory; `None` if another process serves it, or it is gone.
-fn lock(path: &Path) -> Option<File> {
+pub(crate) fn lock(path: &Path) -> Option<File> {
     let file = File::open(path).ok()?;
     match file.try_lock() {
         Ok(()) => {}

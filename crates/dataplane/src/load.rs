@@ -16,7 +16,7 @@ use crate::{
     abi::{ABI_VERSION, Pod, ls_meta},
     attach::Programs,
     error::Error,
-    forwarding,
+    forwarding, generations,
     options::Options,
     pins::{self, Pins},
     retry_load::retry_load,
@@ -336,7 +336,8 @@ pub(crate) fn read_meta(map: &MapHandle) -> Result<ls_meta, Error> {
 pub(crate) fn find_predecessor(options: &Options) -> Result<Option<Pins>, Error> {
     let ours = pins::network_namespace()?;
     let mut found = None;
-    for pins in Pins::unserved(&options.instance)? {
+    generations::prepare(&options.instance)?;
+    for pins in Pins::unserved(&options.instance) {
         let path = pins.root().display().to_string();
         let meta = pinned_meta(&pins).unwrap_or_default();
         // A part of the pins, which only a removal by hand leaves, is of no use.

@@ -59,11 +59,11 @@ impl Pins {
     }
 
     /// Returns the generations of an instance that no process serves: they are this process's now.
-    pub(crate) fn unserved(instance: &str) -> Result<Vec<Pins>, Error> {
-        Ok(generations::unserved(instance)?
+    pub(crate) fn unserved(instance: &str) -> Vec<Pins> {
+        generations::unserved(instance)
             .into_iter()
             .map(Pins::of)
-            .collect())
+            .collect()
     }
 
     fn of(directory: Directory) -> Pins {
@@ -137,9 +137,17 @@ impl Pins {
             return Ok(0);
         }
         // Make a directory that was removed anew, aside: a kill in the middle must not leave a half.
-        let made = match self.root.exists() {
-            true => None,
-            false => Some(generations::make(self.instance())?),
+        let made = match fs::symlink_metadata(&self.root) {
+            Ok(there) => {
+                generations::trust(&self.root)?;
+                let mut lock = self.lock.lock();
+                let locked = lock.as_ref().and_then(|lock| lock.metadata().ok());
+                if locked.is_none_or(|locked| locked.ino() != there.ino()) {
+                    *lock = generations::lock(&self.root);
+                }
+                None
+            }
+            Err(_) => Some(generations::make(self.instance())?),
         };
         let root = made.as_ref().map_or(&self.root, |made| &made.path);
         for (pin, pinned) in &gone {

@@ -89,6 +89,8 @@ impl Splicer {
                 .map_err(|e| OpenError::System(format!("cannot read the ring: {e}")))?;
         }
         reaper::start(&splicer.context);
+        // The programs are attached: flows are adopted while their segments pass.
+        adopt::start(&splicer.context);
         Ok(splicer)
     }
 

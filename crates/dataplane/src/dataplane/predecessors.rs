@@ -59,7 +59,7 @@ impl Dataplane {
     ) -> Result<Adopted, Error> {
         let mut adopted = Adopted::default();
         let namespace = network_namespace()?;
-        for pins in Pins::unserved(self.pins.instance())? {
+        for pins in Pins::unserved(self.pins.instance()) {
             if pinned_meta(&pins).is_ok_and(|meta| meta.netns != namespace) {
                 continue;
             }

@@ -15,7 +15,6 @@ use tokio::time::sleep;
 use crate::{
     context::Context,
     kernel::{Kernel, quarantine::QUARANTINE},
-    recovery::adopt,
     services::ends::FlowEnd,
     services::stats::End,
 };
@@ -52,7 +51,6 @@ pub(crate) fn start(context: &Arc<Context>) {
         loop {
             let Some(context) = weak.upgrade() else { return };
             let done = context.run_blocking(move |context, kernel| {
-                adopt::adopt_predecessors(context, kernel);
                 let walked = round(context, kernel);
                 kernel.conntrack.look();
                 memory.release(context.stats.detached.get() + context.closed.load(Ordering::Relaxed));
