@@ -74,7 +74,7 @@ fn replacements_under_load_refuse_and_reset_nothing() {
     let mut relayed = connect(&bed, RELAYING, "relay");
     let mut pairs = [bed.connect_spliced("detached"), connect(&bed, PARKING, "dormant")];
     let load = load(&bed);
-    let count = times("REPLACEMENTS", 2);
+    let count = times("LONGSPLICE_REPLACEMENTS", 2);
     for n in 0..count {
         served_more(&load, 30);
         bed.daemon.replace(&bed.net.forwarder);
@@ -200,7 +200,7 @@ fn restarts_with_a_held_socket_refuse_and_reset_nothing() {
     bed.daemon.start(&bed.net.forwarder);
     let mut pair = bed.connect_spliced("detached");
     let load = load(&bed);
-    let count = times("RESTARTS", 3);
+    let count = times("LONGSPLICE_RESTARTS", 2);
     for _ in 0..count {
         served_more(&load, 20);
         bed.daemon.terminate();
