@@ -342,7 +342,8 @@ pub(crate) fn find_predecessor(options: &Options) -> Result<Option<Pins>, Error>
         let meta = pinned_meta(&pins).unwrap_or_default();
         // A part of the pins, which only a removal by hand leaves, is of no use.
         let is_usable = pins.is_complete() && meta.version == ABI_VERSION && meta.netns == ours;
-        if !is_usable && !(has_flows(&pins) && pins.is_complete()) {
+        let is_needed = has_flows(&pins) && pins.is_complete();
+        if !is_usable && !is_needed {
             tracing::info!(path, "removed what an instance left that has no flows");
             pins.remove_all();
         } else if meta.netns != ours {
