@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use longsplice_lab::topology::Nodes;
-use longsplice_lab::{Namespace, Three, ThreeOptions};
+use longsplice_lab::{Line, LineOptions, Namespace};
 
 use crate::cores::{self, Pinned};
 use crate::daemon::{Daemon, Instance};
@@ -113,13 +113,13 @@ pub(crate) struct Apart {
     _files: Peer,
     /// Switch in the middle.
     pub(crate) standing: Standing,
-    net: Three,
+    net: Line,
 }
 
 impl Apart {
     /// Starts a switch, with files of these lengths.
     pub(crate) fn start(room: &Room, switch: Switch, lengths: &[u64]) -> Result<Self> {
-        let net = Three::new("bench", routing())?;
+        let net = Line::new("bench", routing())?;
         cores::part(&net)?;
         let rig = Rig { room, nodes: &net };
         let standing = {
@@ -144,10 +144,10 @@ impl Apart {
 }
 
 /// Returns the options that [`Switch::Direct`] needs.
-pub(crate) fn routing() -> ThreeOptions {
-    ThreeOptions {
+pub(crate) fn routing() -> LineOptions {
+    LineOptions {
         router: true,
-        ..ThreeOptions::default()
+        ..LineOptions::default()
     }
 }
 

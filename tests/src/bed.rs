@@ -6,7 +6,7 @@ use std::{
 };
 
 use longsplice_lab::{
-    Emulated, Error, Family, LinkSpec, Namespace, Process, Three, ThreeOptions, cleanup, topology,
+    Emulated, Error, Family, Line, LineOptions, LinkSpec, Namespace, Process, cleanup, topology,
 };
 
 use crate::{Config, Daemon, Pair, family, soon};
@@ -54,7 +54,7 @@ pub struct Bed {
     pub listener: TcpListener,
     _captures: Vec<Process>,
     /// Nodes.
-    pub net: Three,
+    pub net: Line,
 }
 
 /// Port that daemons listen on.
@@ -65,21 +65,21 @@ const TARGET_PORT: u16 = 7000;
 impl Bed {
     /// Starts a bed whose listener has this policy.
     pub fn new(name: &str, policy: Policy<'_>) -> Bed {
-        Bed::with(name, ThreeOptions::default(), policy, |c| c)
+        Bed::with(name, LineOptions::default(), policy, |c| c)
     }
 
     /// Starts a bed with other nodes and further settings.
     pub fn with(
         name: &str,
-        options: ThreeOptions,
+        options: LineOptions,
         policy: Policy<'_>,
         more: impl FnOnce(Config) -> Config,
     ) -> Bed {
-        Bed::on(three(name, options), policy, more)
+        Bed::on(veth_line(name, options), policy, more)
     }
 
     /// Starts a bed on nodes that the test has changed already.
-    pub fn on(net: Three, policy: Policy<'_>, more: impl FnOnce(Config) -> Config) -> Bed {
+    pub fn on(net: Line, policy: Policy<'_>, more: impl FnOnce(Config) -> Config) -> Bed {
         let target = SocketAddr::from((net.server_addr, TARGET_PORT));
         let listener = net.server.run(|| TcpListener::bind(target)).unwrap().unwrap();
         let front = SocketAddr::from((net.family().unspecified(), FRONT_PORT));
@@ -125,13 +125,13 @@ impl Bed {
 }
 
 /// Makes nodes on veth pairs; a test without root fails with the reason.
-pub fn three(name: &str, options: ThreeOptions) -> Three {
+pub fn veth_line(name: &str, options: LineOptions) -> Line {
     prepare();
     let family = match options.family {
         Family::V4 => family(),
         Family::V6 => Family::V6,
     };
-    or_needs_root(Three::new(name, ThreeOptions { family, ..options }))
+    or_needs_root(Line::new(name, LineOptions { family, ..options }))
 }
 
 /// Captures the packets of all nodes with `tcpdump` (headers only) in the folder that the environment variable

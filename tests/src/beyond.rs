@@ -3,7 +3,7 @@
 use std::net::{SocketAddr, TcpListener};
 
 use longsplice_engine::Side;
-use longsplice_lab::{Family, Namespace, Three};
+use longsplice_lab::{Family, Line, Namespace};
 
 use crate::{Config, Daemon, Pair, Policy};
 
@@ -22,7 +22,7 @@ pub struct Beyond {
     side: Side,
     far: Namespace,
     /// The other nodes; the one at `side` is a router.
-    pub net: Three,
+    pub net: Line,
 }
 
 /// Runs `ip` with these words; IPv4 addresses are converted to the family.
@@ -43,7 +43,7 @@ fn ip(family: Family, node: &Namespace, line: &str) {
 
 impl Beyond {
     /// Adds the fourth node behind `side`, and starts a daemon with this policy.
-    pub fn new(net: Three, side: Side, policy: Policy<'_>) -> Beyond {
+    pub fn new(net: Line, side: Side, policy: Policy<'_>) -> Beyond {
         let family = net.family();
         let far = Namespace::new("beyond").unwrap();
         let (router, device, via) = match side {
@@ -126,7 +126,7 @@ impl Beyond {
 }
 
 /// Sets the MTU of the link between the forwarder and a side, at both its ends.
-pub fn narrow_a_leg(net: &Three, side: Side, mtu: u16) {
+pub fn narrow_a_leg(net: &Line, side: Side, mtu: u16) {
     let (node, device, ours) = match side {
         Side::Client => (&net.client, "c0", "f0"),
         Side::Server => (&net.server, "s0", "f1"),

@@ -36,7 +36,7 @@ mod status;
 pub mod switch;
 mod wait;
 
-pub use bed::{Bed, Policy, capture, emulated, three};
+pub use bed::{Bed, Policy, capture, emulated, veth_line};
 pub use binary::path as binary;
 pub use certificates::Certificate;
 pub use config::Config;

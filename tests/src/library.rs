@@ -13,7 +13,7 @@ use longsplice_engine::{
     SplicerConfig, Summary, Trap, Until,
     policy::{DetachPolicy, SplicePolicy},
 };
-use longsplice_lab::{Namespace, Process, Three, ThreeOptions, topology::Nodes};
+use longsplice_lab::{Line, LineOptions, Namespace, Process, topology::Nodes};
 use socket2::SockRef;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -271,17 +271,20 @@ pub struct Desk {
     pub listener: TcpListener,
     _captures: Vec<Process>,
     /// Nodes.
-    pub net: Three,
+    pub net: Line,
 }
 
 impl Desk {
     /// Sets up a desk.
     pub fn new(name: &str) -> Desk {
-        Desk::at(bed::three(name, ThreeOptions::default()), family().unspecified())
+        Desk::at(
+            bed::veth_line(name, LineOptions::default()),
+            family().unspecified(),
+        )
     }
 
     /// Sets up a desk on these nodes; the library listens at `front`.
-    pub fn at(net: Three, front: IpAddr) -> Desk {
+    pub fn at(net: Line, front: IpAddr) -> Desk {
         Desk {
             library: Library::at(&net.forwarder, front, |config| config),
             listener: target(&net),

@@ -7,7 +7,7 @@ mod transfer;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use longsplice_lab::{Three, ThreeOptions};
+use longsplice_lab::{Line, LineOptions};
 
 use crate::machine::Machine;
 use crate::supervise::{Room, supervised};
@@ -25,11 +25,11 @@ fn run(room: &Room) -> Result<()> {
          \x20   client 198.18.1.1 ---- 198.18.1.2 forwarder 198.18.2.2 ---- 198.18.2.1 server",
         machine.show()
     ));
-    let options = ThreeOptions {
+    let options = LineOptions {
         router: true,
-        ..ThreeOptions::default()
+        ..LineOptions::default()
     };
-    let net = Three::new("demo", options)?;
+    let net = Line::new("demo", options)?;
     transfer::run(room, &net)?;
     table::run(room, &net)?;
     console::say("Every claim above was checked.");

@@ -1,7 +1,7 @@
 //! Table at the end: Longsplice beside the kernel's router and its peers, measured on the spot.
 
 use anyhow::{Context, Result, ensure};
-use longsplice_lab::Three;
+use longsplice_lab::Line;
 
 use super::console::{checked, say, step};
 use crate::contender::{Contender, Rig, Rounds};
@@ -18,7 +18,7 @@ const ROUNDS: u32 = 2;
 const SECONDS: u32 = 3;
 
 /// Measures and prints the table.
-pub(super) fn run(room: &Room, net: &Three) -> Result<()> {
+pub(super) fn run(room: &Room, net: &Line) -> Result<()> {
     step(5, "One bulk stream, measured now");
     say(&format!(
         "iperf3, one stream, {SECONDS} s, {ROUNDS} rounds in turn, medians. The CPU time is the busy time of the\n\

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use longsplice_engine::{FlowInfo, FlowState};
-use longsplice_lab::{Namespace, Process, Three};
+use longsplice_lab::{Line, Namespace, Process};
 
 use super::console::{checked, run as command, say, show, step};
 use crate::daemon::{Daemon, Instance, Policy};
@@ -31,14 +31,14 @@ const POLICY: Policy<'_> = Policy::new("never", "now");
 
 /// State that the steps share.
 struct Stage<'a> {
-    net: &'a Three,
+    net: &'a Line,
     instance: Rc<Instance>,
     front: SocketAddr,
     web: SocketAddr,
 }
 
 /// Shows the transfer.
-pub(super) fn run(room: &Room, net: &Three) -> Result<()> {
+pub(super) fn run(room: &Room, net: &Line) -> Result<()> {
     let root = room.file("www");
     std::fs::create_dir(&root).context("make a directory")?;
     let (file, expected) = random_file(&root.join("file"))?;

@@ -3,7 +3,7 @@
 //! `LONGSPLICE_BEFORE` names the earlier program. Without it the row is not run.
 
 use anyhow::{Context, Result};
-use longsplice_lab::{Three, ThreeOptions};
+use longsplice_lab::{Line, LineOptions};
 
 use super::Scope;
 use crate::contender::{BEFORE, Contender, Rig};
@@ -22,12 +22,12 @@ pub(super) fn run(scope: &Scope<'_>) -> Result<Results> {
     std::env::var_os(BEFORE).with_context(|| format!("{BEFORE} names no earlier program"))?;
     let (mut series, mut findings) = (Vec::new(), Vec::new());
     for (offloads, kind) in [(true, "large segments"), (false, "wire-size segments")] {
-        let options = ThreeOptions {
+        let options = LineOptions {
             router: true,
             offloads,
-            ..ThreeOptions::default()
+            ..LineOptions::default()
         };
-        let net = Three::new("bench", options)?;
+        let net = Line::new("bench", options)?;
         let rig = Rig {
             room: scope.room,
             nodes: &net,

@@ -1,7 +1,7 @@
 //! Rows 1, 2, 4 and 4.4: one bulk stream through each contender in turn.
 
 use anyhow::{Context, Result};
-use longsplice_lab::{Three, ThreeOptions};
+use longsplice_lab::{Line, LineOptions};
 
 use super::Scope;
 use crate::contender::{Contender, Rig, Rounds};
@@ -65,12 +65,12 @@ pub(super) fn without_offloads(scope: &Scope<'_>) -> Result<Results> {
 }
 
 fn measure(scope: &Scope<'_>, offloads: bool, contenders: &[Contender]) -> Result<Vec<Rounds>> {
-    let options = ThreeOptions {
+    let options = LineOptions {
         router: true,
         offloads,
-        ..ThreeOptions::default()
+        ..LineOptions::default()
     };
-    let net = Three::new("bench", options)?;
+    let net = Line::new("bench", options)?;
     let (rounds, seconds) = scope.count((5, 3), (2, 1));
     let rig = Rig {
         room: scope.room,

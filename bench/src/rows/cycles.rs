@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use longsplice_engine::FlowState;
 use longsplice_lab::topology::Nodes;
 use longsplice_lab::traffic::Transfer;
-use longsplice_lab::{ConnectionSpec, Outcome, Three, ThreeOptions, TrafficSpec};
+use longsplice_lab::{ConnectionSpec, Line, LineOptions, Outcome, TrafficSpec};
 
 use super::Scope;
 use super::depth::Depth;
@@ -121,7 +121,7 @@ pub(super) fn run(scope: &Scope<'_>) -> Result<Results> {
 
 fn measure(scope: &Scope<'_>, load: &Load) -> Result<Results> {
     let wanted: u64 = scope.count(200, 8);
-    let net = Three::new("bench", ThreeOptions::default())?;
+    let net = Line::new("bench", LineOptions::default())?;
     let policies = [
         Policy::new("now", Depth::Dormant.option()).until(load.until),
         Policy::new("now", Depth::Detached.option()).until(load.until),

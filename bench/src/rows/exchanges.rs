@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use longsplice_engine::Counters;
 use longsplice_lab::topology::Nodes;
 use longsplice_lab::{
-    ConnectionSpec, Direction, Emulated, Exchanges, LinkSpec, Outcome, Three, ThreeOptions, Traffic,
+    ConnectionSpec, Direction, Emulated, Exchanges, Line, LineOptions, LinkSpec, Outcome, Traffic,
     TrafficSpec,
 };
 
@@ -104,7 +104,7 @@ pub(super) fn run(scope: &Scope<'_>) -> Result<Results> {
 
 fn measure(scope: &Scope<'_>, case: &Case) -> Result<Results> {
     let Some(rtt) = case.link else {
-        let net = Three::new("bench", ThreeOptions::default())?;
+        let net = Line::new("bench", LineOptions::default())?;
         return rounds(scope, case, &net, None);
     };
     let link = LinkSpec::symmetric(Direction {

@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 use longsplice_engine::FlowInfo;
 use longsplice_lab::traffic::Failure;
-use longsplice_lab::{ConnectionSpec, Outcome, Three, ThreeOptions, Traffic, TrafficSpec};
+use longsplice_lab::{ConnectionSpec, Line, LineOptions, Outcome, Traffic, TrafficSpec};
 
 use super::Scope;
 use super::middle::{Middle, longest_ms, settled};
@@ -53,7 +53,7 @@ struct Batch {
 pub(super) fn run(scope: &Scope<'_>) -> Result<Results> {
     let wanted: u64 = scope.count(1000, 40);
     let each = (wanted as usize).div_ceil(POLICIES.len() - 1);
-    let net = Three::new("bench", ThreeOptions::default())?;
+    let net = Line::new("bench", LineOptions::default())?;
     let middle = Middle::start(scope, &net, &POLICIES)?;
     let mut batches: Vec<Batch> = Vec::new();
     for _ in 0..MOST_TURNS {

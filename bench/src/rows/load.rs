@@ -3,7 +3,7 @@
 
 use anyhow::{Context, Result, ensure};
 use longsplice_lab::traffic::Transfer;
-use longsplice_lab::{ConnectionSpec, Namespace, Outcome, Three, ThreeOptions, TrafficSpec};
+use longsplice_lab::{ConnectionSpec, Line, LineOptions, Namespace, Outcome, TrafficSpec};
 
 use super::Scope;
 use super::middle::{Middle, all_ok, longest_ms, side_by_side};
@@ -100,7 +100,7 @@ pub(super) fn run(scope: &Scope<'_>) -> Result<Results> {
 
 fn measure(scope: &Scope<'_>) -> Result<Run> {
     let count = scope.count(120, 10);
-    let net = Three::new("bench", ThreeOptions::default())?;
+    let net = Line::new("bench", LineOptions::default())?;
     let middle = Middle::start(scope, &net, &POLICIES)?;
     let [splicing, plain] = middle.at[..] else {
         anyhow::bail!("not every listener was started");

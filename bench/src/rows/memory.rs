@@ -8,7 +8,7 @@ use std::fmt::Debug;
 
 use anyhow::{Context, Result};
 use longsplice_dataplane::FLOW_BYTES;
-use longsplice_lab::{Three, ThreeOptions};
+use longsplice_lab::{Line, LineOptions};
 
 use super::Scope;
 use crate::contender::{Contender, Rig};
@@ -83,12 +83,12 @@ pub(super) fn in_turn<C: Copy>(
 }
 
 fn measure(scope: &Scope<'_>, contender: Contender, connections: usize) -> Result<Sample<Contender>> {
-    let options = ThreeOptions {
+    let options = LineOptions {
         router: true,
-        ..ThreeOptions::default()
+        ..LineOptions::default()
     };
     // Use new namespaces, without remains of the last ones.
-    let net = Three::new("bench", options)?;
+    let net = Line::new("bench", options)?;
     let rig = Rig {
         room: scope.room,
         nodes: &net,

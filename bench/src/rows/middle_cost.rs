@@ -5,7 +5,7 @@
 //! still does the kernel's work for each segment, which is what a router costs.
 
 use anyhow::{Context, Result};
-use longsplice_lab::{Three, ThreeOptions};
+use longsplice_lab::{Line, LineOptions};
 
 use super::Scope;
 use crate::contender::{Contender, Rig};
@@ -50,12 +50,12 @@ pub(super) fn wire_size(scope: &Scope<'_>) -> Result<Results> {
 }
 
 fn run(scope: &Scope<'_>, offloads: bool, row: Row, measure: &str) -> Result<Results> {
-    let options = ThreeOptions {
+    let options = LineOptions {
         router: true,
         offloads,
-        ..ThreeOptions::default()
+        ..LineOptions::default()
     };
-    let net = Three::new("bench", options)?;
+    let net = Line::new("bench", options)?;
     cores::part(&net)?;
     let rig = Rig {
         room: scope.room,

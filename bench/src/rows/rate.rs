@@ -4,7 +4,7 @@
 //! the middle's core was busy; those by the clock are reported as well.
 
 use anyhow::Result;
-use longsplice_lab::{Three, ThreeOptions};
+use longsplice_lab::{Line, LineOptions};
 
 use super::Scope;
 use crate::contender::{Contender, Rig};
@@ -51,7 +51,7 @@ pub(super) fn run(scope: &Scope<'_>) -> Result<Results> {
 
 fn measure(scope: &Scope<'_>, contender: Contender, connections: usize) -> Result<Batch> {
     // Use new namespaces, without TIME-WAIT of the last round.
-    let net = Three::new("bench", ThreeOptions::default())?;
+    let net = Line::new("bench", LineOptions::default())?;
     cores::part(&net)?;
     let rig = Rig {
         room: scope.room,

@@ -2,7 +2,7 @@
 
 use anyhow::{Result, ensure};
 use longsplice_engine::TransitionTimes;
-use longsplice_lab::{ConnectionSpec, Three, ThreeOptions, Traffic, TrafficSpec};
+use longsplice_lab::{ConnectionSpec, Line, LineOptions, Traffic, TrafficSpec};
 
 use super::Scope;
 use super::middle::{Middle, all_ok};
@@ -16,7 +16,7 @@ const PARALLEL: usize = 2;
 /// Measures row 5, for both depths.
 pub(super) fn run(scope: &Scope<'_>) -> Result<Results> {
     let splices: u32 = scope.count(300, 30);
-    let net = Three::new("bench", ThreeOptions::default())?;
+    let net = Line::new("bench", LineOptions::default())?;
     let policies = ["never", "now"].map(|detach| Policy::new("after=256KiB", detach));
     let middle = Middle::start(scope, &net, &policies)?;
     for &at in &middle.at {

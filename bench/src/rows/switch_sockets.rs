@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use longsplice_dataplane::FLOW_BYTES;
-use longsplice_lab::Three;
+use longsplice_lab::Line;
 
 use super::Scope;
 use super::memory::{BYTES, Sample, growth, in_turn, kernel, per_connection, series};
@@ -23,7 +23,7 @@ pub(super) fn run(scope: &Scope<'_>) -> Result<Results> {
 }
 
 fn measure(scope: &Scope<'_>, switch: Switch, sockets: usize) -> Result<Sample<Switch>> {
-    let net = Three::new("bench", switches::routing())?;
+    let net = Line::new("bench", switches::routing())?;
     let rig = Rig {
         room: scope.room,
         nodes: &net,

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
 use longsplice_lab::topology::Nodes;
-use longsplice_lab::{Three, ThreeOptions};
+use longsplice_lab::{Line, LineOptions};
 use socket2::SockRef;
 
 use super::Scope;
@@ -78,7 +78,7 @@ struct Round {
 
 /// Measures row 14.3.
 pub(super) fn run(scope: &Scope<'_>) -> Result<Results> {
-    let net = Three::new("bench", ThreeOptions::default())?;
+    let net = Line::new("bench", LineOptions::default())?;
     cores::part(&net)?;
     let rig = Rig {
         room: scope.room,

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use longsplice_engine::{Ended, Pair, Side, Splicer, TransitionTimes, Until, policy::SplicePolicy};
 use longsplice_lab::topology::{F0, Nodes};
-use longsplice_lab::{Three, ThreeOptions, monotonic_ns};
+use longsplice_lab::{Line, LineOptions, monotonic_ns};
 use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -62,7 +62,7 @@ enum Order {
 
 /// Measures row 3.1, for both depths.
 pub(super) fn run(scope: &Scope<'_>) -> Result<Results> {
-    let net = Three::new("bench", ThreeOptions::default())?;
+    let net = Line::new("bench", LineOptions::default())?;
     let wanted = scope.count(400, 20);
     let figure = "arrival to bytes in the handler, µs";
     let plain = measure(scope, &net, None, wanted)?.samples;

@@ -54,6 +54,9 @@ pub enum Error {
         /// Largest number of links.
         most: usize,
     },
+    /// The description of a graph cannot be used.
+    #[error("a graph cannot be had: {0}")]
+    Graph(String),
     /// No namespace, or more than one, has the name.
     #[error("no single namespace is called {name}; there are: {there}")]
     NoNamespace {

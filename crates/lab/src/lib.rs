@@ -4,10 +4,10 @@
 //! checked, and drops everything again:
 //!
 //! ```no_run
-//! use longsplice_lab::{ConnectionSpec, Three, ThreeOptions, Traffic, TrafficServer, TrafficSpec};
+//! use longsplice_lab::{ConnectionSpec, Line, LineOptions, Traffic, TrafficServer, TrafficSpec};
 //!
 //! # fn main() -> Result<(), longsplice_lab::Error> {
-//! let net = Three::new("my-test", ThreeOptions { router: true, ..ThreeOptions::default() })?;
+//! let net = Line::new("my-test", LineOptions { router: true, ..LineOptions::default() })?;
 //! let server = TrafficServer::start(&net.server, (net.server_addr, 7000).into())?;
 //! let spec = TrafficSpec::same(10, ConnectionSpec::both_ways(1 << 20));
 //! let outcome = Traffic::run(&net.client, server.addr(), &spec)?;
@@ -64,10 +64,13 @@ pub use clock::monotonic_ns;
 pub use command::NsCommand;
 pub use emulator::{Emulator, LinkReport, Report, Verdict};
 pub use error::Error;
-pub use link::{Burst, Direction, Distribution, LinkError, LinkSpec, Queue};
+pub use link::{Burst, Direction, Distribution, LinkError, LinkSpec, Queue, Red};
 pub use netns::Namespace;
 pub use process::Process;
 pub use snmp::{Counters, Tally};
-pub use topology::{Chain, Emulated, Family, Farm, FarmOptions, Leg, Three, ThreeOptions};
+pub use topology::{
+    Chain, Emulated, Family, Graph, GraphLink, GraphSpec, Leg, Line, LineOptions, MultiServer,
+    MultiServerOptions,
+};
 pub use traffic::{ConnectionSpec, Exchanges, Outcome, Traffic, TrafficServer, TrafficSpec};
 pub use unable::not_run;

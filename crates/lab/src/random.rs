@@ -12,12 +12,12 @@ pub(crate) fn mix(value: u64) -> u64 {
 
 /// Sequence of independent numbers.
 #[derive(Debug, Clone)]
-pub(crate) struct Luck(u64);
+pub(crate) struct Rng(u64);
 
-impl Luck {
+impl Rng {
     /// Creates one of many sequences with the same seed, each for a purpose of its own.
     pub(crate) fn stream(seed: u64, purpose: u64) -> Self {
-        Luck(mix(seed ^ mix(purpose)))
+        Rng(mix(seed ^ mix(purpose)))
     }
 
     /// Returns the next number.

@@ -1,6 +1,8 @@
 //! Runs the few tools that set up devices: `ip`, `ethtool`, `chrt`.
 
-use std::process::{Command, Stdio};
+use std::fmt::Display;
+use std::io::Write;
+use std::process::{Command, Output, Stdio};
 
 use crate::Error;
 
@@ -14,6 +16,36 @@ pub(crate) fn run(prog: &str, args: &[&str]) -> Result<(), Error> {
         .stdin(Stdio::null())
         .output()
         .map_err(Error::io(format!("run {prog}")))?;
+    succeeded(prog, args, &output)
+}
+
+/// Runs `ip` with the words of `line`: device names and addresses have no blanks in them.
+pub(crate) fn ip(line: &str) -> Result<(), Error> {
+    run("ip", &line.split_whitespace().collect::<Vec<_>>())
+}
+
+/// Runs `ip` once for all `lines` in a namespace, which speak of addresses of `family`: 4 or 6.
+pub(crate) fn ip_batch(namespace: &str, family: impl Display, lines: &[String]) -> Result<(), Error> {
+    let family = format!("-{family}");
+    let args = [&family, "-n", namespace, "-batch", "-"];
+    let failed = || Error::io("run ip");
+    let mut child = Command::new("ip")
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(failed())?;
+    if let Some(mut input) = child.stdin.take() {
+        // A write fails only if `ip` has ended already, and its status and output say why.
+        let _ = input.write_all((lines.join("\n") + "\n").as_bytes());
+    }
+    let output = child.wait_with_output().map_err(failed())?;
+    succeeded("ip", &args, &output)
+}
+
+/// Returns the failure that a program reports.
+fn succeeded(prog: &str, args: &[&str], output: &Output) -> Result<(), Error> {
     if output.status.success() {
         return Ok(());
     }
@@ -22,9 +54,4 @@ pub(crate) fn run(prog: &str, args: &[&str]) -> Result<(), Error> {
         status: output.status,
         stderr: String::from_utf8_lossy(&output.stderr).trim().to_owned(),
     })
-}
-
-/// Runs `ip` with the words of `line`: device names and addresses have no blanks in them.
-pub(crate) fn ip(line: &str) -> Result<(), Error> {
-    run("ip", &line.split_whitespace().collect::<Vec<_>>())
 }

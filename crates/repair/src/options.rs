@@ -22,6 +22,7 @@ const LINGER: Opt = opt!(SOL_SOCKET, SO_LINGER);
 const KEEPALIVE: Opt = opt!(SOL_SOCKET, SO_KEEPALIVE);
 const RCVBUF: Opt = opt!(SOL_SOCKET, SO_RCVBUF);
 const RCVBUF_FORCE: Opt = opt!(SOL_SOCKET, SO_RCVBUFFORCE);
+const WINDOW_CLAMP: Opt = opt!(IPPROTO_TCP, TCP_WINDOW_CLAMP);
 const SNDBUF: Opt = opt!(SOL_SOCKET, SO_SNDBUF);
 const TRANSPARENT: Opt = opt!(IPPROTO_IP, IP_TRANSPARENT);
 const TRANSPARENT_V6: Opt = opt!(IPPROTO_IPV6, IPV6_TRANSPARENT);
@@ -133,12 +134,15 @@ pub fn set_receive_buffer(fd: impl AsFd, bytes: u32) -> Result<(), Error> {
     sys::set(fd, RCVBUF, bytes)
 }
 
-/// Fixes the receive buffer like [`set_receive_buffer`], without the bound of `net.core.rmem_max`.
+/// Fixes the receive buffer like [`set_receive_buffer`], without the bound of `net.core.rmem_max`, and lets the window
+/// grow up to it: a fixed buffer leaves the clamp of the window where it was.
 ///
 /// # Errors
 /// `EPERM` without CAP_NET_ADMIN.
 pub fn force_receive_buffer(fd: impl AsFd, bytes: u32) -> Result<(), Error> {
-    sys::set(fd, RCVBUF_FORCE, bytes)
+    let fd = fd.as_fd();
+    sys::set(fd, RCVBUF_FORCE, bytes)?;
+    sys::set(fd, WINDOW_CLAMP, bytes)
 }
 
 /// Returns the send buffer in bytes, as the kernel accounts it: with its overhead.

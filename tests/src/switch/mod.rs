@@ -6,9 +6,9 @@ mod programs;
 
 use std::{fmt::Write as _, net::SocketAddr, path::Path, process::Output};
 
-use longsplice_lab::{NsCommand, Three, ThreeOptions};
+use longsplice_lab::{Line, LineOptions, NsCommand};
 
-use crate::{Config, Daemon, three};
+use crate::{Config, Daemon, veth_line};
 
 pub use backend::{Backend, Seen, content};
 pub use client::{Client, Reply};
@@ -72,7 +72,7 @@ pub struct Switch {
     pub daemon: Daemon,
     mode: Mode,
     /// Nodes.
-    pub net: Three,
+    pub net: Line,
 }
 
 /// Additional configuration.
@@ -97,7 +97,7 @@ impl Switch {
 
     /// Starts a switch with more settings.
     pub fn with(name: &str, mode: Mode, more: More<'_>) -> Switch {
-        let net = three(&format!("{name}-{}", mode.name()), ThreeOptions::default());
+        let net = veth_line(&format!("{name}-{}", mode.name()), LineOptions::default());
         let mut daemon = Daemon::of(&configuration(&net, mode, more, 0));
         daemon.start(&net.forwarder);
         Switch { daemon, mode, net }
@@ -219,7 +219,7 @@ impl Switch {
     }
 }
 
-fn configuration(net: &Three, mode: Mode, more: More<'_>, nth: usize) -> Config {
+fn configuration(net: &Line, mode: Mode, more: More<'_>, nth: usize) -> Config {
     let mut text = String::new();
     let front = SocketAddr::from((net.family().unspecified(), FRONT_PORT));
     let servers = SERVER_PORTS.map(|port| SocketAddr::from((net.server_addr, port)).to_string());

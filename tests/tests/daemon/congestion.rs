@@ -3,7 +3,7 @@
 use std::net::{SocketAddr, TcpStream};
 
 use longsplice_lab::topology::Nodes;
-use longsplice_tests::{Bed, Config, Pair, Policy, three};
+use longsplice_tests::{Bed, Config, Pair, Policy, veth_line};
 
 /// Relays until told to splice.
 const POLICY: Policy<'static> = Policy {
@@ -23,7 +23,7 @@ fn with(config: Config, target: SocketAddr, clients: &str, servers: &str) -> Con
 }
 
 fn bed(name: &str, clients: &str, servers: &str, more: &str) -> Bed {
-    let net = three(name, Default::default());
+    let net = veth_line(name, Default::default());
     let target = (net.server_addr, 7000).into();
     Bed::on(net, POLICY, |c| with(c.with(more), target, clients, servers))
 }

@@ -5,7 +5,7 @@ use std::{
     net::{SocketAddr, TcpStream},
 };
 
-use longsplice_tests::{Config, Daemon, SOON, soon, three};
+use longsplice_tests::{Config, Daemon, SOON, soon, veth_line};
 
 const CLIENTS: usize = 400;
 
@@ -25,7 +25,7 @@ fn lines(log: &str, text: &str) -> usize {
 
 #[test]
 fn a_flood_of_refused_connections_leaves_a_burst_and_a_count() {
-    let net = three("log-limit", Default::default());
+    let net = veth_line("log-limit", Default::default());
     let front = (net.forwarder_client_addr, 8080).into();
     let target = (net.server_addr, 7000).into();
     let config = Config::new().listener(front, target, "auto", "now");

@@ -9,7 +9,7 @@ use std::{
 };
 
 use longsplice_engine::rules::{Action, Match, Rule};
-use longsplice_tests::{Bed, Policy, SOON, library::Library, three};
+use longsplice_tests::{Bed, Policy, SOON, library::Library, veth_line};
 
 /// Time to wait for a connection that must not come about: some retransmissions of a SYN fit in.
 const LONG_ENOUGH: Duration = Duration::from_millis(2500);
@@ -187,7 +187,7 @@ fn an_interface_is_followed_by_its_name() {
 /// A program decides about each new connection (the slow path), and lets in the ones that it accepts.
 #[test]
 fn a_program_decides() {
-    let net = three("rules-ask", Default::default());
+    let net = veth_line("rules-ask", Default::default());
     let library = Library::open(&net.forwarder);
     let splicer = library.splicer().clone();
     let rules = vec![Rule {

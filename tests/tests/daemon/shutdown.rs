@@ -9,7 +9,7 @@ use std::{
 };
 
 use longsplice_lab::Namespace;
-use longsplice_tests::{Bed, Config, Daemon, Policy, addr, family, soon, three};
+use longsplice_tests::{Bed, Config, Daemon, Policy, addr, family, soon, veth_line};
 
 const BYTES: u64 = 2 << 20;
 const RESET_SOON: Duration = Duration::from_secs(5);
@@ -101,7 +101,7 @@ fn spliced_flows_are_ended_where_that_is_the_policy() {
 
 #[test]
 fn a_flag_goes_over_the_file() {
-    let net = three("term-flag", Default::default());
+    let net = veth_line("term-flag", Default::default());
     let to = SocketAddr::from((net.server_addr, 7000)).to_string();
     let listen = SocketAddr::from((family().unspecified(), 8080)).to_string();
     let mut daemon = Daemon::new(&["forward", "--listen", &listen, "--to", &to, "--splice", "now"]);

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use longsplice_tests::{Config, Daemon, Pair, Policy, three};
+use longsplice_tests::{Config, Daemon, Pair, Policy, veth_line};
 
 const UNIT: &str = include_str!("../../../packaging/longsplice.service");
 
@@ -44,7 +44,7 @@ fn confine() -> [String; 6] {
 fn a_daemon_that_is_confined_as_the_unit_says_splices_and_is_followed_by_another() {
     let confine = confine();
     let confine: Vec<&str> = confine.iter().map(String::as_str).collect();
-    let net = three("unit", Default::default());
+    let net = veth_line("unit", Default::default());
     let target = SocketAddr::from((net.server_addr, 7000));
     let listener = net
         .server

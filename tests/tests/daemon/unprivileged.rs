@@ -3,13 +3,13 @@
 use std::{net::SocketAddr, os::unix::fs::chown};
 
 use longsplice_lab::{ConnectionSpec, Traffic, TrafficServer, TrafficSpec};
-use longsplice_tests::{Config, Daemon, assert_all_ok, three};
+use longsplice_tests::{Config, Daemon, assert_all_ok, veth_line};
 
 const NOBODY: u32 = 65_534;
 
 #[test]
 fn a_daemon_without_privileges_relays() {
-    let net = three("unprivileged", Default::default());
+    let net = veth_line("unprivileged", Default::default());
     let server = TrafficServer::start(&net.server, (net.server_addr, 7000).into()).unwrap();
     let front = SocketAddr::from((net.family().unspecified(), 8080));
     let config = Config::new().listener(front, server.addr(), "now", "now");

@@ -20,7 +20,7 @@ use socket2::{Domain, Socket, Type};
 
 use longsplice_tests::{
     Config, Daemon, Pair, SOON, Status, assert_all_ok, capture, curl, emulated, library::target, rng, soon,
-    three,
+    veth_line,
 };
 
 /// Node of an accelerator: its daemon, and a server behind it.
@@ -70,10 +70,10 @@ fn long_path(name: &str) -> Emulated {
     emulated(name, "rtt20".parse().unwrap(), "rtt20".parse().unwrap())
 }
 
-fn router(name: &str) -> longsplice_lab::Three {
-    three(
+fn router(name: &str) -> longsplice_lab::Line {
+    veth_line(
         name,
-        longsplice_lab::ThreeOptions {
+        longsplice_lab::LineOptions {
             router: true,
             ..Default::default()
         },

@@ -5,13 +5,13 @@ use std::{
     net::{SocketAddr, TcpListener},
 };
 
-use longsplice_lab::{Namespace, Three};
-use longsplice_tests::{Config, Daemon, Pair, three};
+use longsplice_lab::{Line, Namespace};
+use longsplice_tests::{Config, Daemon, Pair, veth_line};
 
 const BYTES: u64 = 4 << 20;
 
 /// Starts a daemon whose programs are filters, with a listener at a port for a target.
-fn daemon(net: &Three, port: u16, target: SocketAddr) -> Daemon {
+fn daemon(net: &Line, port: u16, target: SocketAddr) -> Daemon {
     let front = SocketAddr::from((net.forwarder_client_addr, port));
     let config = Config::new()
         .listener(front, target, "now", "now")
@@ -21,12 +21,12 @@ fn daemon(net: &Three, port: u16, target: SocketAddr) -> Daemon {
     daemon
 }
 
-fn target(net: &Three) -> TcpListener {
+fn target(net: &Line) -> TcpListener {
     let addr = SocketAddr::from((net.server_addr, 7000));
     net.server.run(|| TcpListener::bind(addr)).unwrap().unwrap()
 }
 
-fn connect(net: &Three, daemon: &Daemon, port: u16, listener: &TcpListener) -> Pair {
+fn connect(net: &Line, daemon: &Daemon, port: u16, listener: &TcpListener) -> Pair {
     let front = SocketAddr::from((net.forwarder_client_addr, port));
     let mut pair = Pair::connect(&net.client, front, listener);
     daemon.wait_state(pair.client_port(), &["detached"]);
@@ -48,7 +48,7 @@ fn filters(namespace: &Namespace, hook: &str) -> usize {
 
 #[test]
 fn a_flow_survives_its_daemon_and_nothing_is_left_at_the_end() {
-    let net = three("clsact-kill", Default::default());
+    let net = veth_line("clsact-kill", Default::default());
     let listener = target(&net);
     let mut daemon = daemon(&net, 8080, listener.local_addr().unwrap());
     assert_eq!(
@@ -76,7 +76,7 @@ fn a_flow_survives_its_daemon_and_nothing_is_left_at_the_end() {
 
 #[test]
 fn two_instances_stand_side_by_side() {
-    let net = three("clsact-two", Default::default());
+    let net = veth_line("clsact-two", Default::default());
     let listener = target(&net);
     let mut one = daemon(&net, 8080, listener.local_addr().unwrap());
     let other = daemon(&net, 8081, listener.local_addr().unwrap());
@@ -95,7 +95,7 @@ fn two_instances_stand_side_by_side() {
 
 #[test]
 fn rules_of_a_killed_daemon_end_with_the_next_one() {
-    let net = three("clsact-rules", Default::default());
+    let net = veth_line("clsact-rules", Default::default());
     let listener = target(&net);
     let mut daemon = daemon(&net, 8080, listener.local_addr().unwrap());
     let file = daemon.dir().join("rules.toml");

@@ -18,7 +18,7 @@ use longsplice_lab::{ConnectionSpec, Traffic, TrafficServer, TrafficSpec};
 use longsplice_tests::{
     Bed, Config, Daemon, Pair, Policy, SOON, assert_all_ok, assert_whole_or_reset, capture, emulated,
     library::{Depth, Desk, Library, at_once, connect, target, trap_of},
-    rng, soon, three,
+    rng, soon, veth_line,
 };
 use parking_lot::Mutex;
 
@@ -253,7 +253,7 @@ fn over_two_bad_links() {
 fn while_daemons_are_killed() {
     one_at_a_time(|| {
         let mut rng = rng();
-        let net = three("cy-kill", Default::default());
+        let net = veth_line("cy-kill", Default::default());
         let server = TrafficServer::start(&net.server, (net.server_addr, 7000).into()).unwrap();
         let front = |n: u16| (net.forwarder_client_addr, 8080 + n).into();
         let conditions = ["bytes=client:2MB", "bytes=server:900kB,after=3ms", "data=server"];

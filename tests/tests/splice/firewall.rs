@@ -3,8 +3,8 @@
 
 use std::fs;
 
-use longsplice_lab::{Namespace, Three, ThreeOptions};
-use longsplice_tests::{Bed, Policy, soon, three};
+use longsplice_lab::{Line, LineOptions, Namespace};
+use longsplice_tests::{Bed, Policy, soon, veth_line};
 
 const BYTES: u64 = 4 << 20;
 
@@ -24,21 +24,21 @@ fn nft(node: &Namespace, words: &str) -> String {
 }
 
 /// Makes three nodes whose forwarder has these rules.
-pub(crate) fn guarded(name: &str) -> Three {
-    let net = three(name, ThreeOptions::default());
+pub(crate) fn guarded(name: &str) -> Line {
+    let net = veth_line(name, LineOptions::default());
     nft(&net.forwarder, RULES);
     net
 }
 
 /// Returns the number of tracked connections; listing them removes expired ones.
-fn tracked(net: &Three) -> usize {
+fn tracked(net: &Line) -> usize {
     let list = || fs::read_to_string("/proc/thread-self/net/nf_conntrack").unwrap();
     net.forwarder.run(list).unwrap().lines().count()
 }
 
 /// Splices a pair and takes it back three times; `before_each` may change the tracked connections before each
 /// return.
-fn comes_back_through(net: Three, before_each: impl Fn(&Bed)) {
+fn comes_back_through(net: Line, before_each: impl Fn(&Bed)) {
     let bed = Bed::on(net, Policy::DETACHED, |c| c);
     let mut pair = bed.connect_spliced("detached");
     for _ in 0..3 {

@@ -2,7 +2,7 @@
 //! Always IPv4: IPv6 routers do not fragment, and Linux sends no TCP fragments.
 
 use longsplice_engine::Side;
-use longsplice_lab::{Three, ThreeOptions};
+use longsplice_lab::{Line, LineOptions};
 use longsplice_tests::{
     Policy,
     beyond::{Beyond, narrow_a_leg},
@@ -13,7 +13,7 @@ const BYTES: u64 = 1 << 20;
 #[test]
 fn a_router_cuts_what_a_client_sends() {
     for (policy, state) in [(Policy::DETACHED, "detached"), (Policy::DORMANT, "dormant")] {
-        let net = Three::new("fragments", ThreeOptions::default()).unwrap();
+        let net = Line::new("fragments", LineOptions::default()).unwrap();
         let bed = Beyond::new(net, Side::Client, policy);
         bed.far().sysctl("net/ipv4/ip_no_pmtu_disc", "1").unwrap();
         let mut pair = bed.connect_spliced(state);

@@ -7,7 +7,7 @@ use longsplice_lab::{ConnectionSpec, Traffic, TrafficServer, TrafficSpec, traffi
 use longsplice_tests::{
     Bed, Config, Daemon, End, Pair, Policy, assert_all_ok,
     library::{Call, Depth, Desk},
-    rng, soon, three,
+    rng, soon, veth_line,
 };
 
 const SOME: u64 = 300_000;
@@ -143,7 +143,7 @@ fn the_server_ends_after_a_splice_to_dormant() {
 #[test]
 fn an_end_during_the_splice() {
     const CONNECTIONS: usize = 16;
-    let net = three("hc-during", Default::default());
+    let net = veth_line("hc-during", Default::default());
     let server = TrafficServer::start(&net.server, (net.server_addr, 7000).into()).unwrap();
     let mut rng = rng();
     let mut config = Config::new();

@@ -14,12 +14,12 @@ use longsplice_engine::{
     policy::SplicePolicy,
     rules::{Family, RulePacket},
 };
-use longsplice_lab::{Namespace, Three, ThreeOptions};
+use longsplice_lab::{Line, LineOptions, Namespace};
 use longsplice_repair::close_silently;
 use longsplice_tests::{
     Pair, SOON, accept, capture, eventually, family,
     library::{Depth, Library, at_once, target, trap_of},
-    soon, three,
+    soon, veth_line,
 };
 use socket2::{Domain, Socket, Type};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -32,7 +32,7 @@ struct Lab {
     library: Library,
     listener: TcpListener,
     _captures: Vec<longsplice_lab::Process>,
-    net: Three,
+    net: Line,
 }
 
 impl Drop for Lab {
@@ -45,11 +45,11 @@ impl Drop for Lab {
 impl Lab {
     /// Sets up the laboratory; `lost` selects packets, by their number, that get lost on their way in.
     fn new(name: &str, lost: fn(usize) -> bool) -> Lab {
-        let net = three(
+        let net = veth_line(
             name,
-            ThreeOptions {
+            LineOptions {
                 router: true,
-                ..ThreeOptions::default()
+                ..LineOptions::default()
             },
         );
         let captures = capture(&net);

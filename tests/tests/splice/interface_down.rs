@@ -7,9 +7,9 @@ use std::{
     time::Duration,
 };
 
-use longsplice_lab::{ConnectionSpec, Namespace, Three, ThreeOptions, Traffic, TrafficServer, TrafficSpec};
+use longsplice_lab::{ConnectionSpec, Line, LineOptions, Namespace, Traffic, TrafficServer, TrafficSpec};
 use longsplice_tests::{
-    Bed, Config, Daemon, Pair, Policy, SOON, assert_all_ok, line, patient, rng, soon, three,
+    Bed, Config, Daemon, Pair, Policy, SOON, assert_all_ok, line, patient, rng, soon, veth_line,
 };
 
 use crate::firewall::guarded;
@@ -123,7 +123,7 @@ const LOSSES: u64 = 2;
 
 #[test]
 fn pairs_that_come_and_go_outlive_the_loss_of_an_interface() {
-    come_and_go(|| three("if-cycle", ThreeOptions::default()));
+    come_and_go(|| veth_line("if-cycle", LineOptions::default()));
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn behind_a_stateful_firewall_they_do_too() {
 }
 
 /// Splices pairs and takes them back all the while, and takes an interface away meanwhile.
-fn come_and_go(nodes: impl Fn() -> Three) {
+fn come_and_go(nodes: impl Fn() -> Line) {
     let losses = env::var("LONGSPLICE_LOSSES").map_or(LOSSES, |s| s.parse().unwrap());
     for loss in 0..losses {
         let (interface, address) = INTERFACES[loss as usize % 2];

@@ -7,23 +7,23 @@ use std::{
 };
 
 use longsplice_engine::{Side, Until, policy::SplicePolicy};
-use longsplice_lab::{Family, Namespace, Three, ThreeOptions};
+use longsplice_lab::{Family, Line, LineOptions, Namespace};
 use longsplice_tests::{
     Bed, Config, Daemon, Pair, Policy, SOON, eventually,
     library::{Depth, Desk, at_once},
-    soon, three,
+    soon, veth_line,
 };
 use socket2::{Domain, Protocol, Socket, Type};
 
 const BYTES: u64 = 1 << 20;
 
 /// Makes nodes with addresses of both families, known by those of IPv6.
-fn net(name: &str) -> Three {
-    let options = ThreeOptions {
+fn net(name: &str) -> Line {
+    let options = LineOptions {
         family: Family::V6,
-        ..ThreeOptions::default()
+        ..LineOptions::default()
     };
-    three(name, options)
+    veth_line(name, options)
 }
 
 fn ip(namespace: &Namespace, words: &str) -> String {
@@ -137,7 +137,7 @@ fn legs_of_two_families_are_relayed() {
 fn an_ipv4_client_of_an_ipv6_socket_is_spliced_as_ipv4() {
     for depth in Depth::BOTH {
         let front = Ipv6Addr::UNSPECIFIED.into();
-        let desk = Desk::at(Three::new("v6-mapped", ThreeOptions::default()).unwrap(), front);
+        let desk = Desk::at(Line::new("v6-mapped", LineOptions::default()).unwrap(), front);
         let (mut pair, near) = desk.connect();
         let local = near.client.local_addr().unwrap().ip();
         assert!(local.is_ipv6() && local.to_canonical().is_ipv4(), "{local}");
@@ -213,7 +213,7 @@ fn an_interface_is_watched_once_it_has_an_address() {
 }
 
 /// Sends a router advertisement (RFC 4861 section 4.2) for 30 minutes, from the client's device to all nodes there.
-fn advertise(net: &Three) {
+fn advertise(net: &Line) {
     const MESSAGE: [u8; 16] = [134, 0, 0, 0, 64, 0, 0x07, 0x08, 0, 0, 0, 0, 0, 0, 0, 0];
     let scope = index(&net.client, "c0");
     let send = || {

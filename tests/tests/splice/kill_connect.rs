@@ -13,8 +13,8 @@ use std::{
     time::Duration,
 };
 
-use longsplice_lab::{Namespace, Three};
-use longsplice_tests::{Config, Daemon, SOON, patient, rng, soon, three};
+use longsplice_lab::{Line, Namespace};
+use longsplice_tests::{Config, Daemon, SOON, patient, rng, soon, veth_line};
 use rustix::process::Signal;
 use socket2::{Domain, Socket, Type};
 
@@ -23,7 +23,7 @@ const ESTABLISHED: &str = "01";
 const SYN_SENT: &str = "02";
 
 /// Returns the addresses of the server and of the daemon.
-fn places(net: &Three) -> (SocketAddr, SocketAddr) {
+fn places(net: &Line) -> (SocketAddr, SocketAddr) {
     let front = (net.forwarder_client_addr, 8080).into();
     ((net.server_addr, 7000).into(), front)
 }
@@ -71,7 +71,7 @@ fn end_of(mut server: TcpStream) -> (usize, Option<ErrorKind>) {
 /// connection, so the daemon's SYN stays unanswered. The daemon is stopped, and the server makes room: the SYN that the
 /// kernel repeats is answered, and the connection comes up without the daemon.
 fn dies_before_it_hears(splice: &'static str, more: impl FnOnce(Config) -> Config) {
-    let net = three("kill-syn", Default::default());
+    let net = veth_line("kill-syn", Default::default());
     let (target, front) = places(&net);
     let mut daemon = Daemon::of(&more(Config::new().listener(front, target, splice, "now")));
     daemon.start(&net.forwarder);
@@ -112,7 +112,7 @@ fn no_server_sees_an_end_in_order_of_clients_that_stay() {
     const EACH: usize = 25;
     let kills = std::env::var("LONGSPLICE_CYCLES").map_or(3, |n| n.parse().unwrap());
     let mut rng = rng();
-    let net = three("kill-many", Default::default());
+    let net = veth_line("kill-many", Default::default());
     let (target, front) = places(&net);
     let mut daemon = Daemon::of(&Config::new().listener(front, target, "never", "now"));
     daemon.start(&net.forwarder);

@@ -2,8 +2,8 @@
 
 use std::net::{IpAddr, SocketAddr, TcpListener};
 
-use longsplice_lab::Three;
-use longsplice_tests::{Config, Daemon, Pair, Policy, expect_refused_at_once, three};
+use longsplice_lab::Line;
+use longsplice_tests::{Config, Daemon, Pair, Policy, expect_refused_at_once, veth_line};
 
 const BYTES: u64 = 4 << 20;
 
@@ -15,12 +15,12 @@ enum Client {
 }
 
 /// Connects a client through the daemon to a server on the daemon's host, and checks bytes before and after the splice.
-fn spliced(name: &str, client: Client, front: fn(&Three) -> IpAddr, target: fn(&Three) -> IpAddr) {
+fn spliced(name: &str, client: Client, front: fn(&Line) -> IpAddr, target: fn(&Line) -> IpAddr) {
     for (policy, state) in [
         (Policy::ON_DEMAND, "detached"),
         (Policy::ON_DEMAND_DORMANT, "dormant"),
     ] {
-        let net = three(name, Default::default());
+        let net = veth_line(name, Default::default());
         let target = SocketAddr::from((target(&net), 7000));
         let front = SocketAddr::from((front(&net), 8080));
         let listener = net.forwarder.run(|| TcpListener::bind(target)).unwrap().unwrap();

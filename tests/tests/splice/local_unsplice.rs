@@ -2,8 +2,8 @@
 
 use std::net::{IpAddr, SocketAddr, TcpListener};
 
-use longsplice_lab::Three;
-use longsplice_tests::{Config, Daemon, Flow, Pair, SOON, eventually_or, three};
+use longsplice_lab::Line;
+use longsplice_tests::{Config, Daemon, Flow, Pair, SOON, eventually_or, veth_line};
 
 /// Position of the client.
 #[derive(Clone, Copy, PartialEq)]
@@ -16,8 +16,8 @@ enum Client {
 #[derive(Clone, Copy)]
 struct Places {
     client: Client,
-    front: fn(&Three) -> IpAddr,
-    target: fn(&Three) -> IpAddr,
+    front: fn(&Line) -> IpAddr,
+    target: fn(&Line) -> IpAddr,
 }
 
 const REMOTE_TO_LOOPBACK: Places = Places {
@@ -49,13 +49,13 @@ const LOCAL_TO_REMOTE: Places = Places {
 struct Here {
     daemon: Daemon,
     listener: TcpListener,
-    net: Three,
+    net: Line,
     places: Places,
 }
 
 impl Here {
     fn new(name: &str, places: Places, splice: &str, detach: &str, more: &str) -> Here {
-        let net = three(name, Default::default());
+        let net = veth_line(name, Default::default());
         let target = SocketAddr::from(((places.target)(&net), 7000));
         let host = if target.ip() == net.server_addr {
             &net.server

@@ -2,10 +2,12 @@
 //! the reason in `status` and `flows`. A splice never switches an option off.
 
 use longsplice_lab::{
-    ConnectionSpec, Direction, LinkSpec, Namespace, Three, ThreeOptions, Traffic, TrafficServer, TrafficSpec,
+    ConnectionSpec, Direction, Line, LineOptions, LinkSpec, Namespace, Traffic, TrafficServer, TrafficSpec,
 };
 use longsplice_repair::{TcpInfo, tcp_info};
-use longsplice_tests::{Bed, Config, Daemon, End, Policy, assert_all_ok, emulated, line, rng, soon, three};
+use longsplice_tests::{
+    Bed, Config, Daemon, End, Policy, assert_all_ok, emulated, line, rng, soon, veth_line,
+};
 
 const BYTES: u64 = 4 << 20;
 
@@ -16,12 +18,12 @@ fn set(namespace: &Namespace, option: &str, value: &str) {
 /// Changes nodes, then connects and checks bytes before and after the attempt to splice, at both depths.
 fn attempt(
     name: &str,
-    options: ThreeOptions,
-    change: impl Fn(&Three),
+    options: LineOptions,
+    change: impl Fn(&Line),
     mut then: impl FnMut(&Bed, &mut longsplice_tests::Pair, Result<(), String>),
 ) {
     for policy in [Policy::ON_DEMAND, Policy::ON_DEMAND_DORMANT] {
-        let net = three(name, options.clone());
+        let net = veth_line(name, options.clone());
         change(&net);
         let bed = Bed::on(net, policy, |c| c);
         let mut pair = bed.connect();
@@ -34,7 +36,7 @@ fn attempt(
     }
 }
 
-fn spliced(name: &str, options: ThreeOptions, change: impl Fn(&Three)) {
+fn spliced(name: &str, options: LineOptions, change: impl Fn(&Line)) {
     attempt(name, options, change, |bed, pair, asked| {
         asked.unwrap();
         bed.daemon
@@ -64,8 +66,8 @@ fn sees_window_of(sender: &End, receiver: &End) -> bool {
     sender.snd_wnd().unwrap().abs_diff(meant) <= unit
 }
 
-fn relayed(name: &str, reason: &str, change: impl Fn(&Three)) {
-    attempt(name, ThreeOptions::default(), change, |bed, pair, asked| {
+fn relayed(name: &str, reason: &str, change: impl Fn(&Line)) {
+    attempt(name, LineOptions::default(), change, |bed, pair, asked| {
         let said = asked.unwrap_err();
         assert!(said.contains(&format!("stays relayed ({reason})")), "{said}");
         let what = format!("the refusal, {reason}");
@@ -102,7 +104,7 @@ fn timestamps_at_the_server_only() {
 
 #[test]
 fn timestamps_nowhere() {
-    spliced("opt-ts-no", ThreeOptions::default(), |net| {
+    spliced("opt-ts-no", LineOptions::default(), |net| {
         set(&net.client, "tcp_timestamps", "0");
         set(&net.server, "tcp_timestamps", "0");
     });
@@ -110,14 +112,14 @@ fn timestamps_nowhere() {
 
 #[test]
 fn sack_at_the_client_only() {
-    spliced("opt-sack-c", ThreeOptions::default(), |net| {
+    spliced("opt-sack-c", LineOptions::default(), |net| {
         set(&net.server, "tcp_sack", "0")
     });
 }
 
 #[test]
 fn sack_at_the_server_only() {
-    spliced("opt-sack-s", ThreeOptions::default(), |net| {
+    spliced("opt-sack-s", LineOptions::default(), |net| {
         set(&net.client, "tcp_sack", "0")
     });
 }
@@ -148,14 +150,14 @@ fn one_sided_sack_with_losses() {
 
 #[test]
 fn window_scaling_at_the_client_only() {
-    spliced("opt-ws-c", ThreeOptions::default(), |net| {
+    spliced("opt-ws-c", LineOptions::default(), |net| {
         set(&net.server, "tcp_window_scaling", "0");
     });
 }
 
 #[test]
 fn window_scaling_at_the_server_only() {
-    spliced("opt-ws-s", ThreeOptions::default(), |net| {
+    spliced("opt-ws-s", LineOptions::default(), |net| {
         set(&net.client, "tcp_window_scaling", "0");
     });
 }
@@ -173,7 +175,7 @@ fn ecn_at_the_server_only() {
 
 #[test]
 fn ecn_on_both_legs() {
-    spliced("opt-ecn", ThreeOptions::default(), |net| {
+    spliced("opt-ecn", LineOptions::default(), |net| {
         set(&net.client, "tcp_ecn", "1");
         set(&net.forwarder, "tcp_ecn", "1");
     });
@@ -181,18 +183,18 @@ fn ecn_on_both_legs() {
 
 #[test]
 fn long_packets_at_the_client() {
-    let options = ThreeOptions {
+    let options = LineOptions {
         mtu_client: 9000,
-        ..ThreeOptions::default()
+        ..LineOptions::default()
     };
     spliced("opt-mtu-c", options, |_| {});
 }
 
 #[test]
 fn long_packets_at_the_server() {
-    let options = ThreeOptions {
+    let options = LineOptions {
         mtu_server: 9000,
-        ..ThreeOptions::default()
+        ..LineOptions::default()
     };
     spliced("opt-mtu-s", options, |_| {});
 }
@@ -201,11 +203,11 @@ fn long_packets_at_the_server() {
 #[test]
 fn long_packets_at_either_end_without_offloads() {
     for (mtu_client, mtu_server) in [(9000, 1500), (1500, 9000)] {
-        let options = ThreeOptions {
+        let options = LineOptions {
             mtu_client,
             mtu_server,
             offloads: false,
-            ..ThreeOptions::default()
+            ..LineOptions::default()
         };
         spliced("opt-mtu-wire", options, |_| {});
     }

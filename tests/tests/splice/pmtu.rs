@@ -1,11 +1,11 @@
 //! Path MTU discovery through a splice: a path that becomes narrow in mid-stream stops no connection, on either leg.
 
 use longsplice_engine::Side;
-use longsplice_lab::ThreeOptions;
+use longsplice_lab::LineOptions;
 use longsplice_tests::{
     Bed, Policy,
     beyond::{Beyond, narrow_a_leg},
-    three,
+    veth_line,
 };
 
 const BYTES: u64 = 2 << 20;
@@ -19,7 +19,7 @@ const NARROW: u16 = 1300;
 fn a_link_behind_a_router_becomes_narrow() {
     for side in SIDES {
         for (policy, state) in BOTH {
-            let bed = Beyond::new(three("pmtu-router", ThreeOptions::default()), side, policy);
+            let bed = Beyond::new(veth_line("pmtu-router", LineOptions::default()), side, policy);
             let mut pair = bed.connect_spliced(state);
             pair.exchange(BYTES);
             assert_eq!(bed.daemon.status().segments("icmp_translated"), 0);
@@ -40,11 +40,11 @@ fn a_link_behind_a_router_becomes_narrow() {
 #[test]
 fn a_link_behind_a_router_becomes_narrow_without_offloads() {
     for side in SIDES {
-        let options = ThreeOptions {
+        let options = LineOptions {
             offloads: false,
-            ..ThreeOptions::default()
+            ..LineOptions::default()
         };
-        let bed = Beyond::new(three("pmtu-plain", options), side, Policy::DETACHED);
+        let bed = Beyond::new(veth_line("pmtu-plain", options), side, Policy::DETACHED);
         let mut pair = bed.connect_spliced("detached");
         pair.exchange(BYTES);
         bed.narrow_the_far_link(NARROW);
@@ -61,9 +61,9 @@ fn a_link_of_the_forwarder_becomes_narrow() {
     for offloads in [true, false] {
         for side in SIDES {
             for (policy, state) in BOTH {
-                let options = ThreeOptions {
+                let options = LineOptions {
                     offloads,
-                    ..ThreeOptions::default()
+                    ..LineOptions::default()
                 };
                 let bed = Bed::with("pmtu-leg", options, policy, |c| c);
                 let mut pair = bed.connect_spliced(state);

@@ -5,12 +5,12 @@
 use std::{fs, thread};
 
 use longsplice_engine::{Returned, Side, Trap, Until};
-use longsplice_lab::{Namespace, ThreeOptions};
+use longsplice_lab::{LineOptions, Namespace};
 use longsplice_repair::{tcp_info, unread};
 use longsplice_tests::{
     End, Pair, family,
     library::{Depth, Desk, near},
-    soon, three,
+    soon, veth_line,
 };
 
 /// `tcp_rmem` of the host in the middle, and of the ends.
@@ -22,7 +22,7 @@ const LITTLE: u64 = 256 << 10;
 fn desk(name: &str) -> Desk {
     // Set this before there are sockets: a buffer begins with the default of its time, and grows by chance where
     // processors are busy.
-    let net = three(name, ThreeOptions::default());
+    let net = veth_line(name, LineOptions::default());
     let set = |node: &Namespace, key: &str, value| node.sysctl(&format!("net.ipv4.{key}"), value).unwrap();
     set(&net.forwarder, "tcp_rmem", SMALL);
     for end in [&net.client, &net.server] {

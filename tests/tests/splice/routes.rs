@@ -1,9 +1,9 @@
 //! Neighbors, routes and interfaces change around a spliced flow. The flow follows; and new connections use the present
 //! route, although the engine remembers the kernel's earlier answer about their target.
 
-use longsplice_lab::{Family, Namespace, Three};
+use longsplice_lab::{Family, Line, Namespace};
 use longsplice_repair::options;
-use longsplice_tests::{Bed, Pair, Policy, addr, family, soon, three};
+use longsplice_tests::{Bed, Pair, Policy, addr, family, soon, veth_line};
 use std::{
     fmt::Debug,
     net::{IpAddr, SocketAddr, TcpListener},
@@ -46,7 +46,7 @@ fn a_neighbour_has_another_hardware_address() {
 }
 
 /// Adds a second path between forwarder and server, with addresses of its own.
-fn second_way(net: &Three) {
+fn second_way(net: &Line) {
     let [_, forwarder, server] = net.names();
     ip(
         &net.forwarder,
@@ -95,7 +95,7 @@ fn a_route_moves_to_another_interface() {
 
 #[test]
 fn an_interface_that_comes_later_is_watched() {
-    let net = three("route-new", Default::default());
+    let net = veth_line("route-new", Default::default());
     let new_target = SocketAddr::from((addr("198.18.3.1"), 7000));
     let front = (family().unspecified(), 8081).into();
     let bed = Bed::on(net, Policy::DETACHED, |config| {
@@ -217,7 +217,7 @@ fn an_address_that_is_gone_is_not_left_from() {
 #[test]
 fn a_way_that_takes_longer_segments_than_before_does_not_offer_them_to_a_client_that_cannot() {
     let headers = if family() == Family::V4 { 40 } else { 60 };
-    let net = three("route-mtu", Default::default());
+    let net = veth_line("route-mtu", Default::default());
     ip(&net.client, "link set c0 mtu 1400");
     ip(&net.forwarder, "link set f0 mtu 1400");
     let bed = Bed::on(net, Policy::DETACHED, |c| c);

@@ -8,9 +8,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use longsplice_lab::{ConnectionSpec, Outcome, Three, Traffic, TrafficServer, TrafficSpec};
+use longsplice_lab::{ConnectionSpec, Line, Outcome, Traffic, TrafficServer, TrafficSpec};
 use longsplice_tests::{
-    Bed, Config, Daemon, Flow, Pair, Policy, SOON, assert_all_ok, assert_whole_or_reset, rng, soon, three,
+    Bed, Config, Daemon, Flow, Pair, Policy, SOON, assert_all_ok, assert_whole_or_reset, rng, soon, veth_line,
 };
 
 const CONNECTIONS: u64 = 8;
@@ -18,12 +18,12 @@ const CONNECTIONS: u64 = 8;
 struct Lab {
     daemon: Daemon,
     _server: TrafficServer,
-    net: Three,
+    net: Line,
 }
 
 impl Lab {
     fn new(name: &str, splice: &str, detach: &str) -> Lab {
-        let net = three(name, Default::default());
+        let net = veth_line(name, Default::default());
         let server = TrafficServer::start(&net.server, (net.server_addr, 7000).into()).unwrap();
         let config = Config::new().listener(front(&net), server.addr(), splice, detach);
         let mut daemon = Daemon::of(&config);
@@ -40,7 +40,7 @@ impl Lab {
     }
 }
 
-fn front(net: &Three) -> SocketAddr {
+fn front(net: &Line) -> SocketAddr {
     (net.forwarder_client_addr, 8080).into()
 }
 

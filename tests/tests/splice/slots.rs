@@ -4,11 +4,11 @@
 use std::{io::ErrorKind, thread, time::Duration};
 
 use longsplice_engine::{Returned, Side, SplicerConfig, Until};
-use longsplice_lab::{Namespace, ThreeOptions, topology::Nodes};
+use longsplice_lab::{LineOptions, Namespace, topology::Nodes};
 use longsplice_tests::{
     Pair, eventually,
     library::{Depth, Library, at_once, connect, target},
-    three,
+    veth_line,
 };
 
 /// Number of slots.
@@ -33,10 +33,10 @@ fn silence(net: &Nodes, node: &Namespace, on: bool) {
 }
 
 /// Returns nodes whose segments pass one by one: the last ones meet the trap, the others bypass the sockets.
-fn one_by_one() -> ThreeOptions {
-    ThreeOptions {
+fn one_by_one() -> LineOptions {
+    LineOptions {
         offloads: false,
-        ..ThreeOptions::default()
+        ..LineOptions::default()
     }
 }
 
@@ -49,7 +49,7 @@ fn few_slots(config: SplicerConfig) -> SplicerConfig {
 
 #[test]
 fn what_vanished_clients_owe_is_given_up_and_their_slots_are_free() {
-    let net = three("slots", one_by_one());
+    let net = veth_line("slots", one_by_one());
     let library = Library::configured(&net.forwarder, few_slots);
     let listener = target(&net);
     let until = Until::bytes_from(Side::Server, BEFORE + LAST);

@@ -3,7 +3,7 @@
 
 use std::{thread, time::Duration};
 
-use longsplice_lab::ThreeOptions;
+use longsplice_lab::LineOptions;
 use longsplice_repair::tcp_info;
 use longsplice_tests::{Bed, Flow, Pair, Policy, soon};
 
@@ -230,7 +230,7 @@ fn a_server_that_speaks_first() {
             splice: "after=1",
             detach,
         };
-        let bed = Bed::with("idle-greeting", ThreeOptions::default(), policy, |c| c);
+        let bed = Bed::with("idle-greeting", LineOptions::default(), policy, |c| c);
         let mut pair = bed.connect();
         pair.server.send(50);
         pair.client.receive(50);

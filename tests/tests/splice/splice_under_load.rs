@@ -2,8 +2,8 @@
 
 use std::{net::SocketAddr, thread, time::Duration};
 
-use longsplice_lab::{ConnectionSpec, Three, Traffic, TrafficServer, TrafficSpec};
-use longsplice_tests::{Bed, Config, Daemon, Policy, SOON, assert_all_ok, eventually, rng, three};
+use longsplice_lab::{ConnectionSpec, Line, Traffic, TrafficServer, TrafficSpec};
+use longsplice_tests::{Bed, Config, Daemon, Policy, SOON, assert_all_ok, eventually, rng, veth_line};
 
 const CONNECTIONS: usize = 60;
 const LISTENERS: usize = 12;
@@ -13,12 +13,12 @@ const BYTES: u64 = 16 << 20;
 /// Detach policies: the sockets are closed as soon as they are drained, never, or while segments bypass them.
 const DEPTHS: [&str; 3] = ["now", "never", "after=100ms"];
 
-fn listener(net: &Three, number: usize) -> SocketAddr {
+fn listener(net: &Line, number: usize) -> SocketAddr {
     (net.forwarder_client_addr, 8080 + number as u16).into()
 }
 
 /// Runs the connections of every listener, `PARALLEL` listeners at a time, and checks the received bytes.
-fn run(net: &Three, seed: u64) {
+fn run(net: &Line, seed: u64) {
     let turn = |turn: usize| {
         let each = LISTENERS / PARALLEL;
         for number in turn * each..(turn + 1) * each {
@@ -62,7 +62,7 @@ fn assert_spliced(daemon: &Daemon) {
 #[test]
 fn after_a_random_number_of_bytes() {
     let mut rng = rng();
-    let net = three("load-bytes", Default::default());
+    let net = veth_line("load-bytes", Default::default());
     let server = TrafficServer::start(&net.server, (net.server_addr, 7000).into()).unwrap();
     let mut config = Config::new();
     for number in 0..LISTENERS {

@@ -11,8 +11,8 @@ use std::{
     thread,
 };
 
-use longsplice_lab::{Three, ThreeOptions, pattern::Pattern};
-use longsplice_tests::{Bed, Config, Daemon, Policy, SOON, patient, three};
+use longsplice_lab::{Line, LineOptions, pattern::Pattern};
+use longsplice_tests::{Bed, Config, Daemon, Policy, SOON, patient, veth_line};
 
 /// `tcp_rmem` of the client.
 const TINY: &str = "4096 8192 16384";
@@ -31,8 +31,8 @@ const CONDITIONS: [&str; 10] = [
     "after=20ms",
 ];
 
-fn with_tiny_client(name: &str) -> Three {
-    let net = three(name, ThreeOptions::default());
+fn with_tiny_client(name: &str) -> Line {
+    let net = veth_line(name, LineOptions::default());
     net.client.sysctl("net.ipv4.tcp_rmem", TINY).unwrap();
     net
 }
@@ -53,7 +53,7 @@ fn echo(listener: &TcpListener, count: u64) {
 }
 
 /// Sends so many bytes, and reads them at the same time.
-fn exchange(net: &Three, front: SocketAddr, bytes: u64, seed: u64, name: &str) {
+fn exchange(net: &Line, front: SocketAddr, bytes: u64, seed: u64, name: &str) {
     let stream = net.client.run(|| TcpStream::connect(front)).unwrap().unwrap();
     stream.set_read_timeout(Some(patient(SOON))).unwrap();
     let pattern = Pattern::new(seed);

@@ -1,7 +1,7 @@
 //! IP/FWD: detached flows in XDP. Both ends check the bytes; the counters tell on which path they passed.
 
-use longsplice_lab::{Family, Namespace, ThreeOptions};
-use longsplice_tests::{Bed, Config, Pair, Policy, soon, three};
+use longsplice_lab::{Family, LineOptions, Namespace};
+use longsplice_tests::{Bed, Config, Pair, Policy, soon, veth_line};
 
 const BYTES: u64 = 4 << 20;
 
@@ -18,20 +18,20 @@ fn tool(namespace: &Namespace, line: &str) -> String {
 
 /// Makes links like those between machines: checksums are complete, no segments are merged before they leave; and both
 /// ends accept frames that XDP redirects.
-fn wires(name: &str, family: Family) -> longsplice_lab::Three {
-    let net = three(
+fn wires(name: &str, family: Family) -> longsplice_lab::Line {
+    let net = veth_line(
         name,
-        ThreeOptions {
+        LineOptions {
             family,
             offloads: false,
-            ..ThreeOptions::default()
+            ..LineOptions::default()
         },
     );
     take_frames(&net, true);
     net
 }
 
-fn take_frames(net: &longsplice_lab::Three, on: bool) {
+fn take_frames(net: &longsplice_lab::Line, on: bool) {
     let gro = if on { "on" } else { "off" };
     tool(&net.client, &format!("ethtool -K c0 gro {gro}"));
     tool(&net.server, &format!("ethtool -K s0 gro {gro}"));
@@ -123,7 +123,7 @@ fn a_trap_ends_what_passes_in_xdp() {
 /// complete it, tc can.
 #[test]
 fn unfinished_checksums_pass_at_tc() {
-    let net = three("xdp-unsummed", ThreeOptions::default());
+    let net = veth_line("xdp-unsummed", LineOptions::default());
     take_frames(&net, true);
     let bed = Bed::on(net, Policy::DETACHED, in_xdp);
     let mut pair = bed.connect_spliced("detached");

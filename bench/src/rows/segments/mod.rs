@@ -9,7 +9,7 @@ mod plot;
 mod tables;
 
 use anyhow::{Context, Result};
-use longsplice_lab::{Three, ThreeOptions};
+use longsplice_lab::{Line, LineOptions};
 
 use self::echo::Echo;
 use self::tables::Costs;
@@ -44,12 +44,12 @@ struct Sample {
 
 /// Measures row 4.5.
 pub(super) fn run(scope: &Scope<'_>) -> Result<Results> {
-    let options = ThreeOptions {
+    let options = LineOptions {
         router: true,
         offloads: false,
-        ..ThreeOptions::default()
+        ..LineOptions::default()
     };
-    let net = Three::new("bench", options)?;
+    let net = Line::new("bench", options)?;
     for node in [&net.client, &net.forwarder, &net.server] {
         // The papers' hosts had none, either; with timestamps 1,460 bytes would be two segments.
         node.sysctl("net.ipv4.tcp_timestamps", "0")?;

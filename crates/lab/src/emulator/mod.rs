@@ -20,15 +20,20 @@
 //! prints its reports. Two things depend on time and not on the seed: which packets a full queue drops, and how many
 //! packets a TCP sends.
 
+mod early;
+mod frame;
 mod histogram;
-mod lane;
-mod lots;
+mod loss_model;
+mod network;
+mod packet;
 mod queue;
 mod report;
 pub mod schedule;
 mod tap;
 mod worker;
 
+use std::collections::HashMap;
+use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -39,9 +44,10 @@ pub use histogram::Histogram;
 pub use report::{DoesNotCount, LATE, LATE_SHARE, LinkReport, Report, VERY_LATE, Verdict, lateness_bound};
 
 use crate::link::LinkSpec;
-use crate::{Error, Namespace};
-use lane::SharedReport;
-use worker::{Link, Worker, be_punctual};
+use crate::{Error, Namespace, monotonic_ns};
+use network::{End, Lane, Network, Port, Routes, SharedReport};
+use schedule::Schedule;
+use worker::{Worker, be_punctual};
 
 /// Emulated links at work, until dropped. Dropping it removes their devices.
 #[derive(Debug)]
@@ -61,38 +67,78 @@ struct Known {
     reports: [SharedReport; 2],
 }
 
-/// Position of a link: its two devices and their namespaces.
+/// End of a link.
+#[derive(Debug, Clone, Copy)]
+pub enum SpanEnd<'a> {
+    /// Device of this name in a namespace.
+    Device(&'a Namespace, &'a str),
+    /// Router inside the emulator, by its number.
+    Router(usize),
+}
+
+/// Position of a link: its two ends.
 #[derive(Debug)]
 pub struct Span<'a> {
     /// Name of the link in reports.
     pub name: String,
-    /// The namespace and the name of the device on the client's side.
-    pub client_side: (&'a Namespace, &'a str),
-    /// The namespace and the name of the device on the server's side.
-    pub server_side: (&'a Namespace, &'a str),
+    /// End on the client's side.
+    pub client_side: SpanEnd<'a>,
+    /// End on the server's side.
+    pub server_side: SpanEnd<'a>,
     /// Properties of the link.
     pub spec: LinkSpec,
 }
 
+/// Direction of a link, as the next hop of a route.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Hop {
+    /// Index of the link among the spans.
+    pub span: usize,
+    /// True for the direction to the server's side.
+    pub to_server: bool,
+}
+
+impl Hop {
+    /// Returns the index of the lane: each link has two, that to the server's side first.
+    fn lane(self) -> usize {
+        self.span * 2 + usize::from(!self.to_server)
+    }
+}
+
+/// Routers inside the emulator: for each one, the next hop to each address. A packet to another address is dropped.
+pub type Routers = Vec<HashMap<IpAddr, Hop>>;
+
+/// Bytes of an Ethernet header, with room for a VLAN tag.
+const ETHERNET: usize = 14 + 4;
+
 impl Emulator {
     /// Makes the devices of all `spans`, which are left down and without addresses, and starts the thread.
+    ///
+    /// With `routers`, of which there may be none, each frame is addressed to the device to which it is delivered: so
+    /// namespaces may reach all others by one neighbor entry, whatever its Ethernet address is.
     ///
     /// # Errors
     /// [`Error::Io`] or [`Error::Tool`] when a device or the thread cannot be made; [`Error::Link`] for a link out of
     /// range.
-    pub fn start(spans: &[Span<'_>]) -> Result<Self, Error> {
-        let links = spans.iter().map(Link::new).collect::<Result<Vec<_>, _>>()?;
-        let known = |(link, span): (&Link, &Span<'_>)| Known {
-            name: span.name.clone(),
-            spec: span.spec.clone(),
-            reports: [link.to_server.report(), link.to_client.report()],
-        };
-        let known = links.iter().zip(spans).map(known).collect();
+    ///
+    /// # Panics
+    /// Panics when a hop or the end of a span names a span or router that is not there.
+    pub fn start(spans: &[Span<'_>], routers: Option<&Routers>) -> Result<Self, Error> {
+        let network = network(spans, routers)?;
+        let known = spans
+            .iter()
+            .zip(network.lanes().chunks(2))
+            .map(|(span, lanes)| Known {
+                name: span.name.clone(),
+                spec: span.spec.clone(),
+                reports: [lanes[0].report(), lanes[1].report()],
+            });
+        let known = known.collect();
         let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|errno| Error::io("make an eventfd")(errno.into()))?;
         let stop = Arc::new(stop);
         let (report_thread, thread_is) = std::sync::mpsc::channel();
-        let worker = Worker::new(links, Arc::clone(&stop));
+        let worker = Worker::new(network, Arc::clone(&stop))?;
         let thread = thread::Builder::new()
             .name("lab-emulator".into())
             .spawn(move || {
@@ -179,6 +225,53 @@ impl Emulator {
     pub fn not_real_time(&self) -> Option<&str> {
         self.not_real_time.as_deref()
     }
+}
+
+/// Makes the devices of all spans, and connects them.
+fn network(spans: &[Span<'_>], routers: Option<&Routers>) -> Result<Network, Error> {
+    let (addresses, routers) = (routers.is_some(), routers.map_or(&[][..], Vec::as_slice));
+    let (mut ports, mut lanes) = (Vec::new(), Vec::new());
+    for (n, span) in spans.iter().enumerate() {
+        span.spec.check()?;
+        let ends = [(span.client_side, true), (span.server_side, false)];
+        let [client_side, server_side] = ends.map(|(end, to_server)| {
+            Ok::<End, Error>(match end {
+                SpanEnd::Router(router) => {
+                    assert!(
+                        router < routers.len(),
+                        "{}: there is no router {router}",
+                        span.name
+                    );
+                    End::Router(router)
+                }
+                SpanEnd::Device(namespace, device) => {
+                    let (device, mac) = tap::open(namespace, device, span.spec.mtu)?;
+                    let lane = Hop { span: n, to_server }.lane();
+                    let mac = addresses.then_some(mac);
+                    ports.push(Port::new(device, lane, mac, monotonic_ns()));
+                    End::Port(ports.len() - 1)
+                }
+            })
+        });
+        lanes.push(Lane::new(
+            Schedule::new(span.spec.to_server.clone()),
+            server_side?,
+        ));
+        lanes.push(Lane::new(
+            Schedule::new(span.spec.to_client.clone()),
+            client_side?,
+        ));
+    }
+    let routes = |routes: &HashMap<IpAddr, Hop>| -> Routes {
+        let lane = |(to, hop): (&IpAddr, &Hop)| {
+            assert!(hop.span < spans.len(), "there is no link {}", hop.span);
+            (*to, hop.lane())
+        };
+        routes.iter().map(lane).collect()
+    };
+    let routers = routers.iter().map(routes).collect();
+    let mtu = spans.iter().map(|span| span.spec.mtu).max().unwrap_or_default();
+    Ok(Network::new(ports, lanes, routers, usize::from(mtu) + ETHERNET))
 }
 
 impl Drop for Emulator {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::histogram::Histogram;
+use super::packet::Packet;
 use crate::link::{Direction, LinkSpec};
 
 /// Lateness above which a packet is late, however short the delay of its link.
@@ -25,7 +26,7 @@ pub fn lateness_bound(direction: &Direction) -> Duration {
 /// Counts of the packets of one direction, or of all.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Report {
-    /// Differences between real and scheduled arrival.
+    /// Differences between real and scheduled arrival at a device; packets that come to a router have none.
     pub lateness: Histogram,
     /// Packets, second copies too, with a lateness above [`lateness_bound`].
     pub late: u64,
@@ -33,16 +34,22 @@ pub struct Report {
     pub very_late: u64,
     /// Packets that arrived, second copies not counted.
     pub forwarded: u64,
+    /// Bytes of the frames of these packets.
+    pub forwarded_bytes: u64,
     /// Packets that the wire lost, as configured.
     pub lost: u64,
     /// Packets for which there was no room in the queue.
     pub dropped: u64,
+    /// Packets that RED dropped before the queue was full.
+    pub dropped_early: u64,
     /// Packets that were held back or overtook others by their jitter, as configured.
     pub reordered: u64,
     /// Packets that arrived twice, as configured.
     pub duplicated: u64,
     /// Packets of which a bit was flipped, as configured.
     pub corrupted: u64,
+    /// Packets that came to a router without a route to their destination, or that were no IP packets.
+    pub unroutable: u64,
     /// Packets that the receiving device refused: it was down, or the machine out of memory.
     pub refused: u64,
 }
@@ -66,17 +73,28 @@ impl Report {
         self.very_late += u64::from(lateness > bound.saturating_mul(VERY_LATE.into()));
     }
 
+    /// Adds a packet that arrived.
+    pub(super) fn forwarded(&mut self, packet: &Packet) {
+        if !packet.second_copy {
+            self.forwarded += 1;
+            self.forwarded_bytes += packet.frame.len() as u64;
+        }
+    }
+
     /// Adds another report.
     pub fn merge(&mut self, other: &Report) {
         self.lateness.merge(&other.lateness);
         self.late += other.late;
         self.very_late += other.very_late;
         self.forwarded += other.forwarded;
+        self.forwarded_bytes += other.forwarded_bytes;
         self.lost += other.lost;
         self.dropped += other.dropped;
+        self.dropped_early += other.dropped_early;
         self.reordered += other.reordered;
         self.duplicated += other.duplicated;
         self.corrupted += other.corrupted;
+        self.unroutable += other.unroutable;
         self.refused += other.refused;
     }
 }
@@ -88,9 +106,11 @@ impl fmt::Display for Report {
         for (count, what) in [
             (self.lost, "lost"),
             (self.dropped, "dropped"),
+            (self.dropped_early, "dropped early"),
             (self.reordered, "reordered"),
             (self.duplicated, "duplicated"),
             (self.corrupted, "corrupted"),
+            (self.unroutable, "unroutable"),
             (self.refused, "refused"),
         ] {
             if count > 0 {

@@ -1,7 +1,7 @@
 //! Decides if and when a packet leaves an emulated link. No I/O and no clock: time is an argument.
 
-use super::lots::Lots;
-use super::queue::Tail;
+use super::loss_model::LossModel;
+use super::queue::{Admission, Tail};
 pub use crate::clock::Nanos;
 use crate::link::Direction;
 
@@ -10,6 +10,8 @@ use crate::link::Direction;
 pub enum Fate {
     /// There was no room in the queue.
     Dropped,
+    /// RED dropped it before the queue was full.
+    DroppedEarly,
     /// The wire lost it.
     Lost,
     /// It arrives.
@@ -31,7 +33,7 @@ pub enum Fate {
 #[derive(Debug, Clone)]
 pub struct Schedule {
     spec: Direction,
-    lots: Lots,
+    model: LossModel,
     tail: Tail,
     /// Latest arrival of a packet that was not held back.
     latest: Nanos,
@@ -41,7 +43,7 @@ impl Schedule {
     /// Creates an idle link.
     pub fn new(spec: Direction) -> Self {
         Schedule {
-            lots: Lots::new(&spec),
+            model: LossModel::new(&spec),
             tail: Tail::new(&spec),
             spec,
             latest: 0,
@@ -50,30 +52,32 @@ impl Schedule {
 
     /// Decides the fate of a packet of `len` bytes that comes to the link at `now`. `now` never goes back.
     pub fn offer(&mut self, now: Nanos, len: usize) -> Fate {
-        let lot = self.lots.draw(now);
-        let Some(sent) = self.tail.admit(now, len) else {
-            return Fate::Dropped;
+        let events = self.model.draw(now);
+        let sent = match self.tail.admit(now, len) {
+            Admission::Sent(sent) => sent,
+            Admission::Full => return Fate::Dropped,
+            Admission::Early => return Fate::DroppedEarly,
         };
-        if lot.lost {
+        if events.lost {
             return Fate::Lost;
         }
         // A packet arrives after it was sent: the conversion from a negative number gives 0.
-        let delay = (nanos(self.spec.delay) as f64 + lot.jitter) as Nanos;
+        let delay = (nanos(self.spec.delay) as f64 + events.jitter) as Nanos;
         let mut at = sent.saturating_add(delay.min(MOST));
         let overtakes = self.spec.jitter_reorders && at < self.latest;
         if !self.spec.jitter_reorders {
             at = at.max(self.latest);
         }
-        if lot.held_back {
+        if events.held_back {
             at = at.saturating_add(nanos(self.spec.reorder_delay));
         } else {
             self.latest = self.latest.max(at);
         }
         Fate::Delivered {
             at,
-            reordered: lot.held_back || overtakes,
-            duplicated: lot.duplicated,
-            corrupted: lot.corrupted,
+            reordered: events.held_back || overtakes,
+            duplicated: events.duplicated,
+            corrupted: events.corrupted,
         }
     }
 

@@ -9,9 +9,10 @@ use crate::{Error, Namespace, tool};
 const TX_QUEUE_LEN: u32 = 4000;
 
 /// Makes the TAP `device` in `namespace`, without offloads: the emulator must see the packets that a real wire would
-/// carry, not the kernel's super-packets. The device lives as long as the returned handle, and is still down.
-pub(crate) fn open(namespace: &Namespace, device: &str, mtu: u16) -> Result<SyncDevice, Error> {
-    let tap = namespace
+/// carry, not the kernel's super-packets. The device lives as long as the returned handle, and is still down. Returns its
+/// Ethernet address, too.
+pub(super) fn open(namespace: &Namespace, device: &str, mtu: u16) -> Result<(SyncDevice, [u8; 6]), Error> {
+    let opened = namespace
         .run(|| {
             let builder = DeviceBuilder::new()
                 .name(device)
@@ -23,7 +24,8 @@ pub(crate) fn open(namespace: &Namespace, device: &str, mtu: u16) -> Result<Sync
             });
             let tap = tap.build_sync()?;
             tap.set_nonblocking(true)?;
-            Ok(tap)
+            let mac = tap.mac_address()?;
+            Ok((tap, mac))
         })?
         .map_err(Error::io(format!("make the TAP {device}")))?;
     let line = [
@@ -41,5 +43,5 @@ pub(crate) fn open(namespace: &Namespace, device: &str, mtu: u16) -> Result<Sync
         "off",
     ];
     tool::run("ip", &line)?;
-    Ok(tap)
+    Ok(opened)
 }

@@ -15,13 +15,39 @@ pub use preset::{PRESETS, Preset};
 
 use crate::random::mix;
 
-/// Limit of a drop-tail queue in front of a link with a rate.
+/// Limit of the queue in front of a link with a rate. A packet that finds no room is dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Queue {
     /// At most so many bytes wait, the packet that is being sent included.
     Bytes(u64),
     /// At most so many packets wait, the one that is being sent included.
     Packets(usize),
+    /// At most as many bytes wait as the rate sends in this time, and at least one full frame.
+    Time(Duration),
+}
+
+/// Random early detection (Floyd and Jacobson, 1993): packets are dropped at random while the average length of the queue
+/// is above a threshold. Thresholds are shares, 0 to 1, of the queue's limit, in its unit.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Red {
+    /// Average below which no packet is dropped.
+    pub min: f64,
+    /// Average at which the probability of a drop is `probability`; from here it rises to 1 at twice this average
+    /// (gentle RED).
+    pub max: f64,
+    /// Probability of a drop at `max`, 0 to 1.
+    pub probability: f64,
+}
+
+impl Default for Red {
+    /// Returns the usual thresholds of ns-2: 5 and 15 packets of a queue of 50, and one drop in ten.
+    fn default() -> Self {
+        Red {
+            min: 0.1,
+            max: 0.3,
+            probability: 0.1,
+        }
+    }
 }
 
 /// Distribution of the jitter around the delay.
@@ -112,6 +138,8 @@ pub struct Direction {
     pub rate: Option<u64>,
     /// Queue; without a `rate` it stays empty.
     pub queue: Queue,
+    /// Random early detection in front of the queue; `None`: drop-tail.
+    pub red: Option<Red>,
     /// Seed: it alone decides the random events of the n-th packet, whatever the other fields are.
     pub seed: u64,
 }
@@ -132,6 +160,7 @@ impl Default for Direction {
             corrupt: 0.0,
             rate: None,
             queue: Queue::Packets(1000),
+            red: None,
             seed: 1,
         }
     }
@@ -141,7 +170,8 @@ impl Direction {
     /// Checks that all fields are in their ranges.
     ///
     /// # Errors
-    /// [`LinkError::OutOfRange`] for a probability below 0 or above 1, a rate of 0, or a queue without room.
+    /// [`LinkError::OutOfRange`] for a probability below 0 or above 1, a rate of 0, a queue without room, or thresholds of
+    /// RED that do not grow.
     pub fn check(&self) -> Result<(), LinkError> {
         let burst = self.burst.unwrap_or(Burst::new(0.0, 1.0));
         let probabilities = [
@@ -160,8 +190,22 @@ impl Direction {
         if self.rate == Some(0) {
             return Err(LinkError::out_of_range("rate", &0));
         }
+        if let Some(red) = self.red {
+            let Red {
+                min,
+                max,
+                probability,
+            } = red;
+            let is_share = |value| (0.0..=1.0).contains(&value);
+            if !(is_share(min) && is_share(max) && min < max && is_share(probability)) {
+                let value = format!("{min}:{max}:{probability}");
+                return Err(LinkError::out_of_range("red", &value));
+            }
+        }
         match self.queue {
-            Queue::Bytes(0) | Queue::Packets(0) => Err(LinkError::out_of_range("queue", &0)),
+            Queue::Bytes(0) | Queue::Packets(0) | Queue::Time(Duration::ZERO) => {
+                Err(LinkError::out_of_range("queue", &0))
+            }
             _ => Ok(()),
         }
     }
@@ -179,7 +223,8 @@ impl Direction {
 /// | `jitter=2ms` | around the delay; `normal` makes it the deviation of a normal distribution |
 /// | `jitter-reorders` | jitter may change the order |
 /// | `100Mbit`, `rate=100Mbit` | the rate (`bit`, `kbit`, `Mbit`, `Gbit` per second) |
-/// | `queue=256KiB`, `queue=50p` | the drop-tail queue in bytes (`B`, `KiB`, `MiB`) or packets |
+/// | `queue=256KiB`, `queue=50p`, `queue=40ms` | the queue in bytes (`B`, `KiB`, `MiB`), packets, or time at the rate |
+/// | `red`, `red=10%:30%:10%` | random early detection: thresholds as shares of the queue, and the probability at the upper one |
 /// | `loss=0.5%` | independent losses |
 /// | `burst=1%:25%:100%:0%` | losses in bursts, as netem's `gemodel p r 1-h 1-k`; the last two may be left out |
 /// | `reorder=1%`, `reorder-delay=5ms`, `gap=4` | packets held back, for how long, and only one in so many |
@@ -315,6 +360,14 @@ mod tests {
         );
         assert_eq!(of(|d| d.rate = Some(0)), "rate cannot be 0");
         assert_eq!(of(|d| d.queue = Queue::Packets(0)), "queue cannot be 0");
+        assert_eq!(of(|d| d.queue = Queue::Time(Duration::ZERO)), "queue cannot be 0");
+        let flat = |d: &mut Direction| {
+            d.red = Some(Red {
+                min: 0.3,
+                ..Red::default()
+            });
+        };
+        assert_eq!(of(flat), "red cannot be 0.3:0.3:0.1");
         assert!(LinkSpec::default().check().is_ok());
     }
 

@@ -3,12 +3,13 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use super::units::{
-    read_percent, read_queue, read_rate, read_time, show_percent, show_queue, show_rate, show_time,
+    read_percent, read_queue, read_rate, read_red, read_time, show_percent, show_queue, show_rate, show_red,
+    show_time,
 };
-use super::{Burst, Direction, Distribution, LinkError, LinkSpec, preset, seed_of_the_way_back};
+use super::{Burst, Direction, Distribution, LinkError, LinkSpec, Red, preset, seed_of_the_way_back};
 
 impl FromStr for LinkSpec {
     type Err = LinkError;
@@ -109,11 +110,15 @@ impl<'a> Reader<'a> {
         match item {
             "normal" | "uniform" => self.once("the distribution of the jitter")?,
             "jitter-reorders" => self.once("jitter-reorders")?,
+            "red" => self.once("red")?,
+            "drop-tail" => self.once("red")?,
             _ => return Err(LinkError::Unknown(item.to_owned())),
         }
         match item {
             "normal" => self.direction.distribution = Distribution::Normal,
             "uniform" => self.direction.distribution = Distribution::Uniform,
+            "red" => self.direction.red = Some(Red::default()),
+            "drop-tail" => self.direction.red = None,
             _ => self.direction.jitter_reorders = true,
         }
         Ok(())
@@ -138,7 +143,7 @@ impl<'a> Reader<'a> {
 }
 
 /// Names of the options that have a value.
-const OPTIONS: [&str; 14] = [
+const OPTIONS: [&str; 15] = [
     "delay",
     "rtt",
     "jitter",
@@ -151,6 +156,7 @@ const OPTIONS: [&str; 14] = [
     "corrupt",
     "rate",
     "queue",
+    "red",
     "seed",
     "mtu",
 ];
@@ -179,8 +185,12 @@ fn set(direction: &mut Direction, option: &'static str, text: &str) -> Result<()
             direction.rate = Some(rate);
         }
         "queue" => {
-            let wants = "bytes or packets, as 256KiB or 50p";
+            let wants = "bytes, packets or a time, as 256KiB, 50p or 40ms";
             direction.queue = value(option, text, wants, read_queue(text))?;
+        }
+        "red" => {
+            let wants = "two shares of the queue and a probability, as 10%:30%:10%";
+            direction.red = Some(value(option, text, wants, read_red(text))?);
         }
         "seed" => direction.seed = number(option, text)?,
         _ => return Err(LinkError::Unknown(option.to_owned())),
@@ -241,6 +251,9 @@ impl fmt::Display for Direction {
         if self.queue != plain.queue {
             write!(f, ",queue={}", show_queue(self.queue))?;
         }
+        if let Some(red) = self.red {
+            write!(f, ",red={}", show_red(red))?;
+        }
         if self.jitter != plain.jitter {
             write!(f, ",jitter={}", show_time(self.jitter))?;
         }
@@ -278,6 +291,14 @@ impl Serialize for LinkSpec {
     /// Writes the link as text.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for LinkSpec {
+    /// Reads the link from text.
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(de::Error::custom)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::Queue;
+use super::{Queue, Red};
 
 /// Formats a probability, 0 to 1, in percent: the decimal point is moved, the number is not multiplied.
 pub(super) fn show_percent(probability: f64) -> String {
@@ -85,10 +85,11 @@ pub(super) fn read_rate(text: &str) -> Option<u64> {
 
 const SIZES: [(&str, u64); 4] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
 
-/// Formats the limit of a queue, in bytes or packets.
+/// Formats the limit of a queue, in bytes, packets or time.
 pub(super) fn show_queue(queue: Queue) -> String {
     let bytes = match queue {
         Queue::Packets(packets) => return format!("{packets}p"),
+        Queue::Time(time) => return show_time(time),
         Queue::Bytes(bytes) => bytes,
     };
     let fits = |(_, size): &&(&str, u64)| bytes >= *size && bytes.is_multiple_of(*size);
@@ -96,14 +97,33 @@ pub(super) fn show_queue(queue: Queue) -> String {
     format!("{}{unit}", bytes / size)
 }
 
-/// Reads the limit of a queue: `256KiB`, `50p`.
+/// Reads the limit of a queue: `256KiB`, `50p`, `40ms`.
 pub(super) fn read_queue(text: &str) -> Option<Queue> {
+    if let Some(time) = read_time(text) {
+        return Some(Queue::Time(time));
+    }
     let (number, unit) = split_unit(text);
     if unit == "p" {
         return number.parse().ok().map(Queue::Packets);
     }
     let (_, size) = SIZES.iter().find(|(name, _)| *name == unit)?;
     number.parse::<u64>().ok()?.checked_mul(*size).map(Queue::Bytes)
+}
+
+/// Formats the thresholds and the probability of RED, in percent.
+pub(super) fn show_red(red: Red) -> String {
+    [red.min, red.max, red.probability].map(show_percent).join(":")
+}
+
+/// Reads the thresholds and the probability of RED: `10%:30%:10%`.
+pub(super) fn read_red(text: &str) -> Option<Red> {
+    let mut parts = text.split(':').map(read_percent);
+    let red = Red {
+        min: parts.next()??,
+        max: parts.next()??,
+        probability: parts.next()??,
+    };
+    parts.next().is_none().then_some(red)
 }
 
 /// Splits a number from the unit behind it.
@@ -186,6 +206,11 @@ mod tests {
         assert_eq!(read_rate("100MB"), None);
         assert_eq!(read_queue("256KiB"), Some(Queue::Bytes(256 << 10)));
         assert_eq!(read_queue("50p"), Some(Queue::Packets(50)));
+        assert_eq!(read_queue("40ms"), Some(Queue::Time(Duration::from_millis(40))));
+        assert_eq!(read_red("10%:30%:10%"), Some(Red::default()));
+        for bad in ["10%", "10%:30%", "1:2:3", "10%:30%:10%:1%", ""] {
+            assert_eq!(read_red(bad), None, "{bad}");
+        }
         assert_eq!(read_queue("99999999999999GiB"), None);
         for bad in ["50", "1.5p", "p", "99999999999999999999p", "1.5KiB"] {
             assert_eq!(read_queue(bad), None, "{bad}");
@@ -202,6 +227,7 @@ mod tests {
                 any::<u64>().prop_map(Queue::Bytes),
                 (0..1u64 << 34).prop_map(|kib| Queue::Bytes(kib << 10)),
                 any::<usize>().prop_map(Queue::Packets),
+                any::<u64>().prop_map(|ns| Queue::Time(Duration::from_nanos(ns))),
             ],
         ) {
             prop_assert_eq!(read_percent(&show_percent(probability)), Some(probability));

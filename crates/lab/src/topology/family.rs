@@ -71,6 +71,14 @@ impl Family {
         }
     }
 
+    /// Returns the suffix of an address that is a network of its own.
+    pub(super) fn host(self) -> &'static str {
+        match self {
+            Family::V4 => "/32",
+            Family::V6 => "/128 nodad",
+        }
+    }
+
     /// Returns the network of the interface that has `addr`, in this family, as `ip route` reads it.
     pub(super) fn network_of(self, addr: IpAddr) -> String {
         match self.addr(addr) {

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::str::FromStr;
 
 use super::Family;
-use crate::emulator::{Emulator, Span};
+use crate::emulator::{Emulator, Span, SpanEnd};
 use crate::link::{LinkError, LinkSpec};
 use crate::{Error, Namespace, tool};
 
@@ -129,7 +129,7 @@ pub(super) fn emulate(mut cables: Vec<Cable<'_>>) -> Result<Emulator, Error> {
         Leg::Veth { .. } => None,
     }));
     let spans: Vec<Span<'_>> = cables.iter().filter_map(Cable::span).collect();
-    let emulator = Emulator::start(&spans)?;
+    let emulator = Emulator::start(&spans, None)?;
     make(&cables)?;
     Ok(emulator)
 }
@@ -156,8 +156,8 @@ impl<'a> Cable<'a> {
         let Leg::Link(spec) = &self.leg else { return None };
         Some(Span {
             name: self.name.clone(),
-            client_side: (self.client_side.namespace, self.client_side.device),
-            server_side: (self.server_side.namespace, self.server_side.device),
+            client_side: SpanEnd::Device(self.client_side.namespace, self.client_side.device),
+            server_side: SpanEnd::Device(self.server_side.namespace, self.server_side.device),
             spec: spec.clone(),
         })
     }

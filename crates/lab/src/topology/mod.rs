@@ -1,17 +1,18 @@
 //! Nodes and what connects them: a client, a forwarder in the middle, and servers.
 //!
-//! [`Three`] and [`Emulated`] are three nodes in a row, on veth pairs and on emulated links. A [`Farm`] has any number of
+//! [`Line`] and [`Emulated`] are three nodes in a row, on veth pairs and on emulated links. A [`MultiServer`] has any number of
 //! servers, a router before the forwarder where one is wanted, and a [`Leg`] of either kind between any two. A [`Chain`]
-//! has up to seven nodes in a row, and a link of its own between any two neighbors.
+//! has up to seven nodes in a row, and a link of its own between any two neighbors. A [`Graph`] is any graph of emulated
+//! links, with routers inside the emulator, and addresses of its own.
 //!
-//! All use the same names and addresses (198.18.0.0/15 is set aside for benchmarks, 2001:db8::/32 for documentation), so
+//! All others use the same names and addresses (198.18.0.0/15 is set aside for benchmarks, 2001:db8::/32 for documentation), so
 //! that what runs in one runs in the other:
 //!
 //! ```text
 //!   client                   forwarder                      server
 //!   c0 198.18.1.1 -------- f0 198.18.1.2
 //!                          f1 198.18.2.2 -------- s0 198.18.2.1
-//!                          f2 198.18.3.2 -------- s0 198.18.3.1   the second server of a farm, and so on
+//!                          f2 198.18.3.2 -------- s0 198.18.3.1   the second server of a multi-server topology
 //!
 //!   client                   router                         forwarder
 //!   c0 198.18.1.1 -------- r0 198.18.1.2
@@ -34,16 +35,18 @@
 
 mod chain;
 mod family;
-mod farm;
+mod graph;
 mod leg;
+mod line;
+mod multi_server;
 mod settings;
-mod three;
 
 pub use chain::Chain;
 pub use family::Family;
-pub use farm::{Farm, FarmOptions, Server};
+pub use graph::{Graph, GraphLink, GraphSpec};
 pub use leg::Leg;
-pub use three::{Emulated, Nodes, Three, ThreeOptions};
+pub use line::{Emulated, Line, LineOptions, Nodes};
+pub use multi_server::{MultiServer, MultiServerOptions, Server};
 
 /// Client's device.
 pub const C0: &str = "c0";

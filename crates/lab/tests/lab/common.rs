@@ -4,16 +4,16 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use longsplice_lab::{
-    Chain, Emulated, Error, Family, Farm, FarmOptions, LinkReport, LinkSpec, Namespace, Three, ThreeOptions,
-    cleanup,
+    Chain, Emulated, Error, Family, Line, LineOptions, LinkReport, LinkSpec, MultiServer, MultiServerOptions,
+    Namespace, cleanup,
 };
 use nix::sys::socket::{setsockopt, sockopt::RcvBufForce};
 use parking_lot::{Mutex, MutexGuard};
 
 /// Makes a topology of veth pairs; a test without root fails with the reason.
-pub(crate) fn three(name: &str, options: ThreeOptions) -> Three {
+pub(crate) fn veth_line(name: &str, options: LineOptions) -> Line {
     prepare();
-    or_needs_root(Three::new(name, options))
+    or_needs_root(Line::new(name, options))
 }
 
 /// Makes a topology of emulated links.
@@ -44,9 +44,9 @@ pub(crate) fn chain(name: &str, family: Family, links: &[LinkSpec]) -> Chain {
 }
 
 /// Makes a topology with several servers.
-pub(crate) fn farm(name: &str, options: FarmOptions) -> Farm {
+pub(crate) fn multi_server(name: &str, options: MultiServerOptions) -> MultiServer {
     prepare();
-    or_needs_root(Farm::new(name, options))
+    or_needs_root(MultiServer::new(name, options))
 }
 
 /// Makes a namespace.

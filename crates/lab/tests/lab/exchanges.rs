@@ -3,12 +3,12 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::common::{emulated, linked, one_at_a_time, three};
+use crate::common::{emulated, linked, one_at_a_time, veth_line};
 use longsplice_lab::emulator::schedule::{Fate, Schedule};
 use longsplice_lab::topology::Nodes;
 use longsplice_lab::traffic::{Close, Pause, Transfer};
 use longsplice_lab::{
-    ConnectionSpec, Exchanges, LinkSpec, Outcome, ThreeOptions, Traffic, TrafficServer, TrafficSpec,
+    ConnectionSpec, Exchanges, LineOptions, LinkSpec, Outcome, Traffic, TrafficServer, TrafficSpec,
 };
 
 const MS: Duration = Duration::from_millis(1);
@@ -18,10 +18,10 @@ fn run(net: &Nodes, spec: &TrafficSpec) -> Outcome {
     Traffic::run(&net.client, server.addr(), spec).unwrap()
 }
 
-fn router() -> ThreeOptions {
-    ThreeOptions {
+fn router() -> LineOptions {
+    LineOptions {
         router: true,
-        ..ThreeOptions::default()
+        ..LineOptions::default()
     }
 }
 
@@ -61,7 +61,7 @@ fn an_exchange_takes_a_round_trip_and_the_work() {
 
 #[test]
 fn exchanges_of_any_size_end_in_either_order() {
-    let net = three("lab-sizes", router());
+    let net = veth_line("lab-sizes", router());
     let sizes = [
         (1, 1),
         (200, 3_000_000),
@@ -94,7 +94,7 @@ fn exchanges_of_any_size_end_in_either_order() {
 
 #[test]
 fn a_reader_that_pauses_holds_the_sender_up_and_loses_nothing() {
-    let net = three("lab-pauses", router());
+    let net = veth_line("lab-pauses", router());
     let pause = |after_bytes| Pause {
         after_bytes,
         length: 300 * MS,

@@ -43,7 +43,20 @@ fn the_list_names_every_experiment() {
     let output = lab(&["list"]);
     assert!(output.status.success());
     let text = String::from_utf8(output.stdout).unwrap();
-    for name in ["fig4", "fig5", "fig6", "fig8", "fig9", "wan", "queue", "share"] {
+    for name in [
+        "fig4",
+        "fig7",
+        "fig11",
+        "fig12",
+        "utilisation",
+        "fig14",
+        "fig15",
+        "table1",
+        "wan",
+        "queue",
+        "return",
+        "share",
+    ] {
         assert!(text.lines().any(|line| line.starts_with(name)), "{name}: {text}");
     }
     let unknown = lab(&["run", "fig1"]);

@@ -3,21 +3,21 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::common::{eventually, three};
+use crate::common::{eventually, veth_line};
 use longsplice_lab::pattern::PERIOD;
 use longsplice_lab::traffic::{Close, Pause, Transfer};
-use longsplice_lab::{ConnectionSpec, ThreeOptions, Traffic, TrafficServer, TrafficSpec};
+use longsplice_lab::{ConnectionSpec, LineOptions, Traffic, TrafficServer, TrafficSpec};
 
-fn router() -> ThreeOptions {
-    ThreeOptions {
+fn router() -> LineOptions {
+    LineOptions {
         router: true,
-        ..ThreeOptions::default()
+        ..LineOptions::default()
     }
 }
 
 #[test]
 fn every_byte_of_many_connections_arrives() {
-    let net = three("lab-router", router());
+    let net = veth_line("lab-router", router());
     let server = TrafficServer::start(&net.server, SocketAddr::from((net.server_addr, 7000))).unwrap();
     let spec = TrafficSpec::same(40, ConnectionSpec::both_ways(0))
         .parallel(10)
@@ -43,13 +43,13 @@ fn every_byte_of_many_connections_arrives() {
 
 #[test]
 fn without_offloads_and_with_a_small_mtu_the_counters_agree() {
-    let options = ThreeOptions {
+    let options = LineOptions {
         offloads: false,
         mtu_client: 900,
         large_buffers: true,
         ..router()
     };
-    let net = three("lab-mtu", options);
+    let net = veth_line("lab-mtu", options);
     let server = TrafficServer::start(&net.server, SocketAddr::from((net.server_addr, 0))).unwrap();
     let before = net.client.snmp().unwrap();
     let spec = TrafficSpec::same(1, ConnectionSpec::new(Transfer::of(1 << 20), Transfer::of(0)));
@@ -67,7 +67,7 @@ fn without_offloads_and_with_a_small_mtu_the_counters_agree() {
 
 #[test]
 fn pauses_show_as_gaps_and_slow_readers_do_not() {
-    let net = three("lab-gaps", router());
+    let net = veth_line("lab-gaps", router());
     let server = TrafficServer::start(&net.server, SocketAddr::from((net.server_addr, 7000))).unwrap();
     let length = Duration::from_millis(300);
     let to_server = Transfer {
@@ -108,7 +108,7 @@ fn pauses_show_as_gaps_and_slow_readers_do_not() {
 
 #[test]
 fn a_server_that_goes_away_is_told() {
-    let net = three("lab-away", router());
+    let net = veth_line("lab-away", router());
     let server = TrafficServer::start(&net.server, SocketAddr::from((net.server_addr, 7000))).unwrap();
     let addr = server.addr();
     let slow = Transfer {
@@ -129,7 +129,7 @@ fn a_server_that_goes_away_is_told() {
 
 #[test]
 fn without_a_router_nothing_passes() {
-    let net = three("lab-norouter", ThreeOptions::default());
+    let net = veth_line("lab-norouter", LineOptions::default());
     let server = TrafficServer::start(&net.server, SocketAddr::from((net.server_addr, 7000))).unwrap();
     let mut each = ConnectionSpec::both_ways(1);
     each.stall = Duration::from_millis(300);

@@ -2,8 +2,8 @@
 
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 
-use longsplice_lab::{Three, ThreeOptions};
-use longsplice_tests::{Config, Daemon, End, Pair, Policy, SOON, three};
+use longsplice_lab::{Line, LineOptions};
+use longsplice_tests::{Config, Daemon, End, Pair, Policy, SOON, veth_line};
 
 pub(crate) const PORT: u16 = 7000;
 /// IPv6 addresses of client, forwarder toward each, and server.
@@ -15,16 +15,16 @@ pub(crate) const TABLE: &str =
 
 pub(crate) struct Lab {
     pub(crate) daemon: Daemon,
-    pub(crate) net: Three,
+    pub(crate) net: Line,
 }
 
 /// Makes the nodes, with both families, and a daemon that is not started.
 pub(crate) fn lab(name: &str, config: Config) -> Lab {
-    let options = ThreeOptions {
+    let options = LineOptions {
         router: true,
-        ..ThreeOptions::default()
+        ..LineOptions::default()
     };
-    let net = three(name, options);
+    let net = veth_line(name, options);
     for (node, devices) in [
         (&net.client, &["c0"][..]),
         (&net.forwarder, &["f0", "f1"]),

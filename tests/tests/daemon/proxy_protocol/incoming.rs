@@ -8,9 +8,9 @@ use std::{
 };
 
 use longsplice_core::proxy_protocol::{Addresses, Header, Version};
-use longsplice_lab::{Three, pattern::Pattern};
+use longsplice_lab::{Line, pattern::Pattern};
 use longsplice_tests::{
-    Certificate, Config, Daemon, Nginx, Pair, Policy, SOON, accept, client_hello, curl, soon, three,
+    Certificate, Config, Daemon, Nginx, Pair, Policy, SOON, accept, client_hello, curl, soon, veth_line,
 };
 
 /// Client that the proxy names.
@@ -19,13 +19,13 @@ const SOURCE: &str = "203.0.113.7:1234";
 struct Behind {
     daemon: Daemon,
     listener: TcpListener,
-    net: Three,
+    net: Line,
     front: SocketAddr,
 }
 
 /// Starts a listener that trusts either the client as a proxy, or only another host.
 fn behind(name: &str, policy: Policy<'_>, protocol: &str, trusts_client: bool) -> Behind {
-    let net = three(name, Default::default());
+    let net = veth_line(name, Default::default());
     let front: SocketAddr = (net.forwarder_client_addr, 8080).into();
     let target: SocketAddr = (net.server_addr, 7000).into();
     let trusted = if trusts_client {
@@ -184,7 +184,7 @@ fn a_proxy_without_a_header_is_refused() {
 
 #[test]
 fn curl_speaks_for_itself_before_tls() {
-    let net = three("proxy-curl", Default::default());
+    let net = veth_line("proxy-curl", Default::default());
     let front: SocketAddr = (net.forwarder_client_addr, 8443).into();
     let target: SocketAddr = (net.server_addr, 7000).into();
     let dir = tempfile::tempdir().unwrap();

@@ -6,12 +6,12 @@ use std::{
 };
 
 use longsplice_core::proxy_protocol::{Addresses, Header, Version};
-use longsplice_tests::{Config, Daemon, Nginx, Policy, SOON, soon, three};
+use longsplice_tests::{Config, Daemon, Nginx, Policy, SOON, soon, veth_line};
 
 #[test]
 fn a_server_is_told_of_the_client_behind_the_proxy() {
     for (policy, out) in [(Policy::DETACHED, "v2"), (Policy::ON_DEMAND, "v1")] {
-        let net = three("proxy-through", Default::default());
+        let net = veth_line("proxy-through", Default::default());
         let front: SocketAddr = (net.forwarder_client_addr, 8080).into();
         let [plain, told] = [7000, 7001].map(|port| SocketAddr::from((net.server_addr, port)));
         let config = Config::new()

@@ -7,12 +7,12 @@ mod terminated;
 
 use std::net::SocketAddr;
 
-use longsplice_lab::Three;
-use longsplice_tests::{Config, Policy, three};
+use longsplice_lab::Line;
+use longsplice_tests::{Config, Policy, veth_line};
 
 /// Nodes, and a listener on the forwarder for a server that is to be started.
 pub(crate) struct Place {
-    pub(crate) net: Three,
+    pub(crate) net: Line,
     /// Address that clients connect to.
     pub(crate) front: SocketAddr,
     /// Address of the server.
@@ -21,7 +21,7 @@ pub(crate) struct Place {
 
 impl Place {
     pub(crate) fn new(name: &str) -> Place {
-        let net = three(name, Default::default());
+        let net = veth_line(name, Default::default());
         Place {
             front: (net.forwarder_client_addr, 8443).into(),
             target: (net.server_addr, 7443).into(),

@@ -11,7 +11,7 @@ mod ways;
 
 use std::{env, time::Instant};
 
-use longsplice_lab::{Family, ThreeOptions};
+use longsplice_lab::{Family, LineOptions};
 use longsplice_tests::rng;
 use ways::Ways;
 
@@ -19,7 +19,7 @@ use ways::Ways;
 const FEW: u64 = 30;
 
 /// Plays scripts on nodes with these options, and compares the result of every way with that of the relay.
-fn compare(name: &str, options: ThreeOptions) {
+fn compare(name: &str, options: LineOptions) {
     let wanted = env::var("LONGSPLICE_CYCLES").map_or(FEW, |s| s.parse().unwrap());
     let mut ways = Ways::new(name, options);
     let (first, start) = (rng().get_seed(), Instant::now());
@@ -35,16 +35,16 @@ fn compare(name: &str, options: ThreeOptions) {
 
 #[test]
 fn over_ipv4() {
-    compare("diff-4", ThreeOptions::default());
+    compare("diff-4", LineOptions::default());
 }
 
 #[test]
 fn over_ipv6() {
     compare(
         "diff-6",
-        ThreeOptions {
+        LineOptions {
             family: Family::V6,
-            ..ThreeOptions::default()
+            ..LineOptions::default()
         },
     );
 }
@@ -54,9 +54,9 @@ fn over_ipv6() {
 fn over_ipv4_without_offloads() {
     compare(
         "diff-wire",
-        ThreeOptions {
+        LineOptions {
             offloads: false,
-            ..ThreeOptions::default()
+            ..LineOptions::default()
         },
     );
 }

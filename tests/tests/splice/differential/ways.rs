@@ -7,8 +7,8 @@ use std::{
 };
 
 use longsplice_engine::Side;
-use longsplice_lab::{Namespace, Three, ThreeOptions};
-use longsplice_tests::{Config, Daemon, SOON, accept, capture, eventually, three};
+use longsplice_lab::{Line, LineOptions, Namespace};
+use longsplice_tests::{Config, Daemon, SOON, accept, capture, eventually, veth_line};
 use socket2::{Domain, SockRef, Socket, Type};
 
 use crate::differential::{
@@ -80,13 +80,13 @@ const WAYS: [Way; 8] = [
 pub(crate) struct Ways {
     daemon: Daemon,
     _captures: Vec<longsplice_lab::Process>,
-    net: Three,
+    net: Line,
 }
 
 impl Ways {
     /// Sets up a laboratory.
-    pub(crate) fn new(name: &str, options: ThreeOptions) -> Ways {
-        let net = three(name, options);
+    pub(crate) fn new(name: &str, options: LineOptions) -> Ways {
+        let net = veth_line(name, options);
         let mut config = Config::new();
         for (n, way) in WAYS.iter().enumerate() {
             let front = (net.family().unspecified(), FRONT_PORT + n as u16).into();
@@ -220,7 +220,7 @@ impl Ways {
     }
 }
 
-fn target(net: &Three, n: usize) -> SocketAddr {
+fn target(net: &Line, n: usize) -> SocketAddr {
     (net.server_addr, TARGET_PORT + n as u16).into()
 }
 

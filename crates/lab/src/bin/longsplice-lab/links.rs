@@ -15,7 +15,9 @@ list with commas: a preset first, if any, then options, each once.
   jitter=2ms           around the delay; `normal` makes it the deviation of a normal distribution
   jitter-reorders      jitter may change the order of packets
   100Mbit, rate=…      the rate (bit, kbit, Mbit, Gbit per second); without one, what the emulator can do
-  queue=256KiB         the drop-tail queue, in bytes (B, KiB, MiB) or packets (50p)
+  queue=256KiB         the queue, in bytes (B, KiB, MiB), packets (50p) or time at the rate (40ms)
+  red, red=10%:30%:10% random early detection in place of drop-tail: from and up to these shares of the queue, on average,
+                       packets are dropped with a probability that grows to the third one
   loss=0.5%            independent losses
   burst=1%:25%         losses in bursts, as netem's gemodel p r 1-h 1-k; the last two are 100%:0% if they are left out
   reorder=1%           packets held back; reorder-delay=5ms: for how long; gap=4: only every fourth may be

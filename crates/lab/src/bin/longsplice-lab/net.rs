@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::thread;
 
 use anyhow::Result;
-use longsplice_lab::{Farm, LinkReport, Process, Verdict};
+use longsplice_lab::{LinkReport, MultiServer, Process, Verdict};
 use serde::Serialize;
 
 use crate::args::UpArgs;
@@ -19,8 +19,8 @@ struct LinksReport {
 
 /// Brings a topology up; runs a command beside it, or waits to be interrupted.
 pub(crate) fn up(args: &UpArgs) -> Result<ExitCode> {
-    let farm = Farm::new(&args.net.name, args.net.options())?;
-    let variables = variables(&farm);
+    let net = MultiServer::new(&args.net.name, args.net.options())?;
+    let variables = variables(&net);
     for (name, value) in &variables {
         eprintln!("{name}={value}");
     }
@@ -34,8 +34,8 @@ pub(crate) fn up(args: &UpArgs) -> Result<ExitCode> {
     let process = Process::spawn(command(&args.command)?.envs(variables))?;
     let status = process.wait(None)?;
     let report = LinksReport {
-        links: farm.link_reports(),
-        verdict: farm.verdict(),
+        links: net.link_reports(),
+        verdict: net.verdict(),
     };
     if args.json {
         print_json(&report)?;
@@ -48,17 +48,17 @@ pub(crate) fn up(args: &UpArgs) -> Result<ExitCode> {
 
 /// Returns the variables that tell a command of the nodes: `LAB_CLIENT` and so on are the namespaces, those ending in
 /// `_ADDR` are addresses.
-pub(crate) fn variables(farm: &Farm) -> Vec<(String, String)> {
+pub(crate) fn variables(net: &MultiServer) -> Vec<(String, String)> {
     let mut variables: Vec<(String, String)> = Vec::new();
-    for (node, namespace) in farm.nodes() {
+    for (node, namespace) in net.nodes() {
         variables.push((node.to_uppercase(), namespace.name().to_owned()));
     }
-    variables.push(("CLIENT_ADDR".into(), farm.client_addr.to_string()));
+    variables.push(("CLIENT_ADDR".into(), net.client_addr.to_string()));
     variables.push((
         "FORWARDER_CLIENT_ADDR".into(),
-        farm.forwarder_client_addr.to_string(),
+        net.forwarder_client_addr.to_string(),
     ));
-    for (n, server) in farm.servers.iter().enumerate() {
+    for (n, server) in net.servers.iter().enumerate() {
         let number = if n == 0 {
             String::new()
         } else {

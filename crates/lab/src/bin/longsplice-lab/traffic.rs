@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use longsplice_lab::{
-    Counters, Emulator, Farm, LinkReport, Namespace, Outcome, Process, Tally, Traffic, TrafficServer,
+    Counters, Emulator, LinkReport, MultiServer, Namespace, Outcome, Process, Tally, Traffic, TrafficServer,
     TrafficSpec, Verdict,
 };
 use serde::Serialize;
@@ -33,20 +33,20 @@ struct Run {
 }
 
 pub(crate) fn run(args: &TrafficArgs) -> Result<ExitCode> {
-    let farm = Farm::new(&args.net.name, args.net.options())?;
+    let net = MultiServer::new(&args.net.name, args.net.options())?;
     let start = |server: &longsplice_lab::topology::Server| {
         TrafficServer::start(&server.namespace, (server.addr, args.port).into())
     };
-    let servers = farm.servers.iter().map(start).collect::<Result<Vec<_>, _>>()?;
-    let _beside = beside(&farm, args)?;
+    let servers = net.servers.iter().map(start).collect::<Result<Vec<_>, _>>()?;
+    let _beside = beside(&net, args)?;
     let to = match args.front {
-        Some(port) => vec![(farm.forwarder_client_addr, port).into()],
+        Some(port) => vec![(net.forwarder_client_addr, port).into()],
         None => servers.iter().map(TrafficServer::addr).collect(),
     };
     let spec = args.drive.spec();
     let mut attempt = 1;
     loop {
-        let run = once(&farm, &to, &spec)?;
+        let run = once(&net, &to, &spec)?;
         let is_ok = run.traffic.iter().all(|(_, outcome)| outcome.all_ok());
         let is_last = !is_ok || run.verdict.counts() || attempt >= args.attempts;
         if is_last {
@@ -63,18 +63,18 @@ pub(crate) fn run(args: &TrafficArgs) -> Result<ExitCode> {
 }
 
 /// Starts the command in the forwarder, if one was given, and waits until it listens at the address of the traffic.
-fn beside(farm: &Farm, args: &TrafficArgs) -> Result<Option<Process>> {
+fn beside(net: &MultiServer, args: &TrafficArgs) -> Result<Option<Process>> {
     if args.command.is_empty() {
         return Ok(None);
     }
     let mut command = command(&args.command)?;
-    command.envs(net::variables(farm));
-    let process = farm.forwarder.run(|| Process::spawn(&mut command))??;
+    command.envs(net::variables(net));
+    let process = net.forwarder.run(|| Process::spawn(&mut command))??;
     let Some(port) = args.front else {
         return Ok(Some(process));
     };
     let since = Instant::now();
-    while !farm.forwarder.listens_at(port)? {
+    while !net.forwarder.listens_at(port)? {
         ensure!(
             process.is_running(),
             "the command ended before it listened at port {port}"
@@ -90,15 +90,15 @@ fn beside(farm: &Farm, args: &TrafficArgs) -> Result<Option<Process>> {
 }
 
 /// Runs the traffic to all addresses at once.
-fn once(farm: &Farm, to: &[SocketAddr], spec: &TrafficSpec) -> Result<Run> {
-    let before = counters(farm)?;
-    if let Some(emulator) = farm.emulator() {
+fn once(net: &MultiServer, to: &[SocketAddr], spec: &TrafficSpec) -> Result<Run> {
+    let before = counters(net)?;
+    if let Some(emulator) = net.emulator() {
         Emulator::reset(emulator);
     }
     let outcomes = thread::scope(|scope| {
         let drive = |to: &SocketAddr| {
             let to = *to;
-            (to, scope.spawn(move || Traffic::run(&farm.client, to, spec)))
+            (to, scope.spawn(move || Traffic::run(&net.client, to, spec)))
         };
         let running: Vec<_> = to.iter().map(drive).collect();
         let joined = running.into_iter().map(|(to, thread)| {
@@ -107,20 +107,20 @@ fn once(farm: &Farm, to: &[SocketAddr], spec: &TrafficSpec) -> Result<Run> {
         });
         joined.collect::<Result<Vec<_>>>()
     })?;
-    let nodes = counters(farm)?.into_iter().zip(before);
+    let nodes = counters(net)?.into_iter().zip(before);
     Ok(Run {
         traffic: outcomes,
         nodes: nodes
             .map(|((node, after), (_, before))| (node, after.diff(&before).tally()))
             .collect(),
-        links: farm.link_reports(),
-        verdict: farm.verdict(),
+        links: net.link_reports(),
+        verdict: net.verdict(),
     })
 }
 
-fn counters(farm: &Farm) -> Result<Vec<(String, Counters)>> {
+fn counters(net: &MultiServer) -> Result<Vec<(String, Counters)>> {
     let of = |(node, namespace): (String, &Namespace)| Ok((node, namespace.snmp()?));
-    farm.nodes().into_iter().map(of).collect()
+    net.nodes().into_iter().map(of).collect()
 }
 
 fn show(run: &Run, json: bool) -> Result<()> {

@@ -53,6 +53,32 @@ fn both_directions_and_the_seed_between_them() {
 }
 
 #[test]
+fn red_is_a_word_or_three_shares() {
+    let spec = link("10Mbit,queue=40ms,red/10Mbit,queue=50p,red=5%:50%:2%");
+    assert_eq!(spec.to_server.queue, Queue::Time(40 * MS));
+    assert_eq!(spec.to_server.red, Some(Red::default()));
+    let other = Red {
+        min: 0.05,
+        max: 0.5,
+        probability: 0.02,
+    };
+    assert_eq!(spec.to_client.red, Some(other));
+    assert_eq!(
+        spec.to_string(),
+        "0ms,10Mbit,queue=40ms,red=10%:30%:10%,seed=1 / \
+         0ms,10Mbit,queue=50p,red=5%:50%:2%,seed=11400714819323198484"
+    );
+    assert_eq!(link(&spec.to_string()), spec);
+    let refusal = |text: &str| text.parse::<LinkSpec>().unwrap_err().to_string();
+    assert_eq!(
+        refusal("red=1%"),
+        "red is \"1%\", and should be two shares of the queue and a probability, as 10%:30%:10%"
+    );
+    assert_eq!(refusal("red,red=10%:30%:10%"), "red is given twice");
+    assert_eq!(refusal("red=30%:10%:10%"), "red cannot be 0.3:0.1:0.1");
+}
+
+#[test]
 fn presets_are_changed_by_what_follows() {
     let spec = link("rtt100,loss=1%,rtt=30ms,seed=9");
     assert_eq!(spec.to_client.delay, 15 * MS);
@@ -80,7 +106,7 @@ fn what_is_wrong_is_named() {
         ("loss=0.5", "loss is \"0.5\", and should be a percentage, as 0.5%"),
         (
             "queue=5",
-            "queue is \"5\", and should be bytes or packets, as 256KiB or 50p",
+            "queue is \"5\", and should be bytes, packets or a time, as 256KiB, 50p or 40ms",
         ),
         (
             "burst=5%",
@@ -119,7 +145,9 @@ prop_compose! {
         queue in prop_oneof![
             (1..=u64::MAX).prop_map(Queue::Bytes),
             (1..=usize::MAX).prop_map(Queue::Packets),
+            (1..=u64::MAX).prop_map(|ns| Queue::Time(Duration::from_nanos(ns))),
         ],
+        red in prop::option::of((0.0..0.5f64, 0.5..=1.0f64, 0.0..=1.0f64)),
         seed in any::<u64>(),
     ) -> Direction {
         let [delay, jitter, reorder_delay] = times;
@@ -127,6 +155,7 @@ prop_compose! {
         Direction {
             delay, jitter, jitter_reorders, loss, reorder, reorder_delay, reorder_gap, duplicate, corrupt, rate,
             queue, seed,
+            red: red.map(|(min, max, probability)| Red { min, max, probability }),
             distribution: if normal { Distribution::Normal } else { Distribution::Uniform },
             burst: burst.map(|[enter, leave, loss_bad, loss_good]| Burst { enter, leave, loss_bad, loss_good }),
         }
@@ -160,5 +189,5 @@ proptest! {
 }
 
 /// Text like that of an option.
-const ITEM: &str = "(rtt20|([a-z-]{0,6}|delay|rtt|jitter|loss|burst|reorder|gap|dup|rate|queue|seed|mtu)=?)\
+const ITEM: &str = "(rtt20|([a-z-]{0,6}|delay|rtt|jitter|loss|burst|reorder|gap|dup|rate|queue|red|seed|mtu)=?)\
                     [0-9.]{0,4}[a-zA-Z%:/]{0,4}[0-9%]{0,3}";

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use longsplice_lab::{Family, FarmOptions, Leg, LinkError};
+use longsplice_lab::{Family, Leg, LinkError, MultiServerOptions};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct NetArgs {
@@ -37,12 +37,12 @@ pub(crate) struct NetArgs {
 }
 
 impl NetArgs {
-    pub(crate) fn options(&self) -> FarmOptions {
+    pub(crate) fn options(&self) -> MultiServerOptions {
         let leg = |given: &Given| given.leg(self.seed);
         let mut servers: Vec<Leg> = self.server_link.iter().map(leg).collect();
         let last = servers.last().cloned().unwrap_or_default();
         servers.resize(self.servers.map_or(servers.len(), usize::from), last);
-        FarmOptions {
+        MultiServerOptions {
             family: self.family,
             client: leg(&self.client_link),
             router: self.router_link.as_ref().map(leg),

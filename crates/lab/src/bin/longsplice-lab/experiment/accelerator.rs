@@ -13,6 +13,8 @@ use longsplice_lab::{Namespace, Process};
 use rustix::process::Signal;
 use serde_json::Value;
 
+use super::cost::Cost;
+
 /// Longest time until a daemon serves, and until it has ended.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -48,7 +50,8 @@ pub(crate) struct Accelerator {
 }
 
 impl Accelerator {
-    /// Starts it in a node of a chain, with more options, and waits until it serves.
+    /// Starts it in a node between the devices `e0`, inside, and `e1`, outside, with more options, and waits until it
+    /// serves.
     pub(crate) fn start(program: &Program, node: &Namespace, options: &[String]) -> anyhow::Result<Self> {
         static COUNTER: AtomicU32 = AtomicU32::new(0);
         let count = COUNTER.fetch_add(1, Ordering::Relaxed);
@@ -56,7 +59,7 @@ impl Accelerator {
         let log = file(&instance, "log");
         let process = node
             .command(&program.0)
-            .args(["accelerate", "--inside", "f0", "--outside", "f1"])
+            .args(["accelerate", "--inside", "e0", "--outside", "e1"])
             .args(options)
             .args(["--instance", &instance, "-v", "--admin"])
             .arg(file(&instance, "sock"))
@@ -87,16 +90,42 @@ impl Accelerator {
         status["accelerator"].take()
     }
 
+    /// Returns what it has cost since its start.
+    pub(crate) fn cost(&self) -> anyhow::Result<Cost> {
+        let status = self.get("/status").context("longsplice does not answer")?;
+        let status = serde_json::from_str(&status)?;
+        Cost::read(self.process.pid(), self.process.cpu_seconds()?, &status)
+    }
+
+    /// Returns its flows; none without an answer.
+    pub(crate) fn flows(&self) -> Vec<Value> {
+        let flows = self.get("/flows").unwrap_or_default();
+        serde_json::from_str(&flows).unwrap_or_default()
+    }
+
+    /// Makes a request that changes something.
+    pub(crate) fn post(&self, path: &str) -> anyhow::Result<()> {
+        let (status, body) = self.ask("POST", path).context("longsplice does not answer")?;
+        ensure!(status.starts_with('2'), "{path}: {status} {body}");
+        Ok(())
+    }
+
     /// Returns its answer to a GET, if its status is 200.
     fn get(&self, path: &str) -> Option<String> {
+        let (status, body) = self.ask("GET", path)?;
+        (status == "200").then_some(body)
+    }
+
+    /// Returns status and body of its answer; `None` without one.
+    fn ask(&self, method: &str, path: &str) -> Option<(String, String)> {
         let mut socket = UnixStream::connect(file(&self.instance, "sock")).ok()?;
         socket.set_read_timeout(Some(PATIENCE)).ok()?;
-        let head = "HTTP/1.1\r\nhost: longsplice\r\nconnection: close\r\n\r\n";
-        write!(socket, "GET {path} {head}").ok()?;
+        let head = "HTTP/1.1\r\nhost: longsplice\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+        write!(socket, "{method} {path} {head}").ok()?;
         let mut answer = String::new();
         socket.read_to_string(&mut answer).ok()?;
         let (head, body) = answer.split_once("\r\n\r\n")?;
-        (head.split(' ').nth(1) == Some("200")).then(|| body.to_owned())
+        Some((head.split(' ').nth(1)?.to_owned(), body.to_owned()))
     }
 }
 

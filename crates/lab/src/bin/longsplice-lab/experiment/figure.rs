@@ -30,6 +30,8 @@ pub(crate) enum Source {
     Paper,
     /// Table of the design page `accelerator.md`: earlier prototypes on this kernel.
     Design,
+    /// Properties of the emulated links.
+    Links,
 }
 
 impl Source {
@@ -39,6 +41,7 @@ impl Source {
             Source::Measured => "measured",
             Source::Paper => "paper",
             Source::Design => "design",
+            Source::Links => "links",
         }
     }
 }

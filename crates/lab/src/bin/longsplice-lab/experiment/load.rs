@@ -7,8 +7,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use longsplice_lab::Chain;
 use longsplice_lab::pattern::Pattern;
+use longsplice_lab::{Graph, GraphSpec, Namespace};
 use serde::Serialize;
 use socket2::{Domain, SockRef, Socket, Type};
 
@@ -25,12 +25,16 @@ pub(crate) struct FlowSpec {
     pub(crate) port: u16,
     /// True if the nodes are to take it over.
     pub(crate) is_accelerated: bool,
+    /// Places of its client and its server among the hosts.
+    pub(crate) hosts: [usize; 2],
+    /// Time from the start of the run to its SYN.
+    pub(crate) after: Duration,
 }
 
 /// End of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(crate) enum Load {
-    /// All flows send for this time, which begins with their SYNs.
+    /// All flows send until this time is over, which begins with the first SYN.
     Time(Duration),
     /// Each flow sends so many bytes.
     Bytes(u64),
@@ -45,6 +49,9 @@ pub(crate) struct FlowOutcome {
     pub(crate) bytes: u64,
     /// Time from the client's SYN to the last of these bytes, or to the end of the run.
     pub(crate) seconds: f64,
+    /// Bytes that arrived in each interval from the start of the run on, where they are sampled.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) samples: Vec<u64>,
     /// Reason why it does not count.
     pub(crate) failure: Option<String>,
 }
@@ -69,34 +76,47 @@ impl Load {
         }
     }
 
-    /// Runs all flows at once.
+    /// Runs all flows between the hosts of a graph, and counts their bytes in intervals of `every`, if there is one.
     pub(crate) fn run(
         self,
-        chain: &Chain,
+        graph: &Graph,
+        spec: &GraphSpec,
         flows: &[FlowSpec],
+        every: Option<Duration>,
         seed: u64,
     ) -> anyhow::Result<Vec<FlowOutcome>> {
-        let listen = |flow: &FlowSpec| {
-            let addr = SocketAddr::from((chain.server_addr, flow.port));
-            let listener = chain.server.run(|| TcpListener::bind(addr))?;
-            listener.with_context(|| format!("cannot listen at {addr}"))
+        let place = |host: usize| {
+            let name = spec.hosts.get(host).context("a flow needs two hosts")?;
+            let namespace = graph.namespace(name).context("a host has a namespace")?;
+            let addr = graph.address(name).context("a host has an address")?;
+            Ok::<_, anyhow::Error>((namespace, addr))
         };
-        let listeners = flows.iter().map(listen).collect::<anyhow::Result<Vec<_>>>()?;
+        let mut runs = Vec::new();
+        for flow in flows {
+            let [(client, _), (server, addr)] = [place(flow.hosts[0])?, place(flow.hosts[1])?];
+            let to = SocketAddr::from((addr, flow.port));
+            let listener = server.run(|| TcpListener::bind(to))?;
+            runs.push(Run {
+                load: self,
+                flow: *flow,
+                client,
+                to,
+                listener: listener.with_context(|| format!("cannot listen at {to}"))?,
+                pattern: Pattern::new(seed ^ u64::from(flow.port)),
+                every,
+            });
+        }
         let start = Instant::now();
         let over = AtomicBool::new(false);
         let outcomes = thread::scope(|scope| {
-            let mut receivers = Vec::new();
-            for (flow, listener) in flows.iter().zip(&listeners) {
-                let pattern = Pattern::new(seed ^ u64::from(flow.port));
-                let over = &over;
-                receivers.push(scope.spawn(move || self.receive(listener, pattern, start)));
-                let addr = SocketAddr::from((chain.server_addr, flow.port));
-                let client = &chain.client;
+            let (mut receivers, over) = (Vec::new(), &over);
+            for run in &runs {
+                receivers.push(scope.spawn(move || run.receive(start)));
                 scope.spawn(move || {
-                    let sent = client.run(|| self.send(addr, pattern, start, over));
+                    let sent = run.client.run(|| run.send(start, over));
                     if let Err(error) | Ok(Err(error)) = sent.map_err(anyhow::Error::from) {
                         // Go on: the receiver reports what is missing.
-                        eprintln!("longsplice-lab: port {}: {error:#}", addr.port());
+                        eprintln!("longsplice-lab: port {}: {error:#}", run.to.port());
                     }
                 });
             }
@@ -116,19 +136,33 @@ impl Load {
         };
         flows.iter().zip(outcomes).map(outcome).collect()
     }
+}
 
+/// Flow with everything that it needs.
+struct Run<'a> {
+    load: Load,
+    flow: FlowSpec,
+    client: &'a Namespace,
+    to: SocketAddr,
+    listener: TcpListener,
+    pattern: Pattern,
+    every: Option<Duration>,
+}
+
+impl Run<'_> {
     /// Sends until all is sent, the time is over, or the receiver has ended.
-    fn send(self, to: SocketAddr, pattern: Pattern, start: Instant, over: &AtomicBool) -> anyhow::Result<()> {
-        let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
-        socket.connect_timeout(&to.into(), self.time())?;
+    fn send(&self, start: Instant, over: &AtomicBool) -> anyhow::Result<()> {
+        thread::sleep((start + self.flow.after).saturating_duration_since(Instant::now()));
+        let socket = Socket::new(Domain::for_address(self.to), Type::STREAM, None)?;
+        socket.connect_timeout(&self.to.into(), self.load.time())?;
         let mut stream = TcpStream::from(socket);
         stream.set_nodelay(true)?;
         // Wake a write that waits for room, to look at the clock.
         stream.set_write_timeout(Some(Duration::from_millis(100)))?;
-        let until = start + self.time();
+        let until = start + self.load.time();
         let mut sent = 0;
         while Instant::now() < until && !over.load(Ordering::Relaxed) {
-            let left = match self {
+            let left = match self.load {
                 Load::Time(_) => PIECE,
                 Load::Bytes(all) => usize::try_from(all - sent).map_or(PIECE, |left| left.min(PIECE)),
             };
@@ -136,7 +170,7 @@ impl Load {
                 stream.shutdown(Shutdown::Write)?;
                 break;
             }
-            match stream.write(pattern.at(sent, left)) {
+            match stream.write(self.pattern.at(sent, left)) {
                 Ok(len) => sent += len as u64,
                 Err(error) if is_timeout(&error) => {}
                 // Expect a reset at the end: the receiver closes with bytes on their way.
@@ -152,45 +186,38 @@ impl Load {
     }
 
     /// Receives one connection, and compares every byte.
-    fn receive(self, listener: &TcpListener, pattern: Pattern, start: Instant) -> FlowOutcome {
-        let until = start + self.time();
+    fn receive(&self, start: Instant) -> FlowOutcome {
         let mut outcome = FlowOutcome::default();
-        let ended = self.receive_until(listener, pattern, until, &mut outcome.bytes);
-        outcome.seconds = match (self, &ended) {
-            (Load::Bytes(_), Ok(at)) => (*at - start).as_secs_f64(),
-            _ => self.time().as_secs_f64(),
+        let ended = self.receive_until(start, &mut outcome);
+        let most = self.load.time() - self.flow.after.min(self.load.time());
+        outcome.seconds = match (self.load, &ended) {
+            (Load::Bytes(_), Ok(at)) => (*at - start - self.flow.after).as_secs_f64(),
+            _ => most.as_secs_f64(),
         };
-        outcome.failure = match (self, ended) {
+        outcome.failure = match (self.load, ended) {
             (_, Err(failure)) => Some(format!("{failure:#}")),
-            (Load::Bytes(all), Ok(_)) if outcome.bytes < all => Some(format!(
-                "{} of {all} bytes arrived in {:?}",
-                outcome.bytes,
-                self.time()
-            )),
+            (Load::Bytes(all), Ok(_)) if outcome.bytes < all => {
+                Some(format!("{} of {all} bytes arrived in {most:?}", outcome.bytes))
+            }
             (Load::Time(_), Ok(_)) if outcome.bytes == 0 => Some("no byte arrived".to_owned()),
             _ => None,
         };
         outcome
     }
 
-    /// Receives until `until`, or until all bytes are there; returns the time of the last one.
-    fn receive_until(
-        self,
-        listener: &TcpListener,
-        pattern: Pattern,
-        until: Instant,
-        received: &mut u64,
-    ) -> anyhow::Result<Instant> {
-        let most = match self {
-            Load::Time(_) => u64::MAX,
-            Load::Bytes(all) => all,
+    /// Receives until the time is over, or until all bytes are there; returns the time of the last one.
+    fn receive_until(&self, start: Instant, outcome: &mut FlowOutcome) -> anyhow::Result<Instant> {
+        let until = start + self.load.time();
+        let (most, received) = match self.load {
+            Load::Time(_) => (u64::MAX, &mut outcome.bytes),
+            Load::Bytes(all) => (all, &mut outcome.bytes),
         };
         let Some(left) = time_left(until) else {
             return Ok(until);
         };
         // Limit accept(2): it obeys the timeout for reads.
-        SockRef::from(listener).set_read_timeout(Some(left))?;
-        let mut stream = match listener.accept() {
+        SockRef::from(&self.listener).set_read_timeout(Some(left))?;
+        let mut stream = match self.listener.accept() {
             Ok((stream, _)) => stream,
             Err(error) if is_timeout(&error) => return Ok(until),
             Err(error) => return Err(error.into()),
@@ -211,11 +238,19 @@ impl Load {
                 break;
             }
             let bytes = &buffer[..len];
-            if let Some(at) = pattern.mismatch(*received, bytes) {
+            if let Some(at) = self.pattern.mismatch(*received, bytes) {
                 anyhow::bail!("the byte at {} is wrong", *received + at as u64);
             }
             *received += len as u64;
             last = now;
+            if let Some(every) = self.every {
+                let interval = (now - start).as_nanos() / every.as_nanos().max(1);
+                let interval = usize::try_from(interval).unwrap_or_default();
+                if interval >= outcome.samples.len() {
+                    outcome.samples.resize(interval + 1, 0);
+                }
+                outcome.samples[interval] += len as u64;
+            }
         }
         Ok(last)
     }

@@ -3,6 +3,9 @@
 mod accelerator;
 mod beyond;
 mod catalog;
+mod congestion;
+mod cost;
+mod deployment;
 mod figure;
 mod load;
 mod measure;
@@ -12,7 +15,9 @@ mod plan;
 mod plot;
 mod queue;
 mod raster;
+mod returning;
 mod scene;
+mod table;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,7 +29,7 @@ use anyhow::{Context, Result};
 use accelerator::Program;
 pub(crate) use accelerator::sweep;
 use figure::{Figure, Point, Series, Source, median, number};
-use measure::Laboratory;
+use measure::{Laboratory, Part};
 use plan::{Experiment, Points};
 
 /// Exit status of a run with points that do not count.
@@ -58,7 +63,7 @@ pub(crate) struct RunArgs {
 
 /// Lists the experiments.
 pub(crate) fn list() -> ExitCode {
-    for experiment in &catalog::EXPERIMENTS {
+    for experiment in catalog::EXPERIMENTS {
         let cases = |points| (experiment.cases)(points).len();
         let (all, quick) = (cases(Points::All), cases(Points::Quick));
         println!(
@@ -114,15 +119,16 @@ fn figure(
     let mut series: Vec<Series> = Vec::new();
     for (n, case) in cases.iter().enumerate() {
         let what = format!("{} {}/{}: {}", experiment.name, n + 1, cases.len(), case.series);
-        let points = laboratory.measure(case, &what)?;
-        match series.iter_mut().find(|one| one.name == case.series) {
-            Some(one) => one.points.extend(points),
-            None => series.push(Series {
-                name: case.series.clone(),
-                source: Source::Measured,
-                scene: Some(case.scene.clone()),
-                points,
-            }),
+        for Part { name, source, points } in laboratory.measure(case, &what)? {
+            match series.iter_mut().find(|one| one.name == name) {
+                Some(one) => one.points.extend(points),
+                None => series.push(Series {
+                    name,
+                    source,
+                    scene: (source == Source::Measured).then(|| case.scene.clone()),
+                    points,
+                }),
+            }
         }
     }
     let reference = |reference: &plan::Reference| Series {

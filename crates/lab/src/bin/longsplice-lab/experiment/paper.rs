@@ -149,6 +149,53 @@ pub(super) const FIG6: Experiment = Experiment {
     },
 };
 
+pub(super) const FIG7: Experiment = Experiment {
+    name: "fig7",
+    title: "Processing delay of the node (figure 7)",
+    notes: &[
+        "node in the middle of 100 ms of round trip, 100 Mbit/s, reno; windows of 64 KB at the hosts and in the node; 10 s",
+        "each packet that leaves the node, acknowledgements too, leaves so much later; the router without acceleration takes \
+         no time",
+        "paper: 1.5 at 10 ms, still above 1 at 40 ms, by its text; the bound of two loops is the path divided by a leg and \
+         the delay",
+    ],
+    policy: FORCED,
+    x: Axis {
+        label: "processing delay, ms",
+        is_logarithmic: false,
+    },
+    y: SPEED_UP,
+    references: &[
+        Reference {
+            name: "paper 004",
+            source: Source::Paper,
+            points: &[(0.0, 2.0), (10.0, 1.5)],
+        },
+        Reference {
+            name: "bound of two loops",
+            source: Source::Paper,
+            points: &[
+                (0.0, 2.0),
+                (5.0, 1.818),
+                (10.0, 1.667),
+                (20.0, 1.429),
+                (30.0, 1.25),
+                (40.0, 1.111),
+            ],
+        },
+    ],
+    cases: |points| {
+        let case = |delay: u64| Case {
+            scene: Scene {
+                processing: Duration::from_millis(delay),
+                ..windowed(&[50, 50], FORCED)
+            },
+            ..case("measured", delay as f64)
+        };
+        points.of(&[0, 1, 10, 20, 30, 40]).into_iter().map(case).collect()
+    },
+};
+
 pub(super) const FIG8: Experiment = Experiment {
     name: "fig8",
     title: "Memory of the node (figure 8)",

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use longsplice_lab::{Direction, LinkSpec, Queue};
+use longsplice_lab::{Direction, GraphLink, GraphSpec, LinkSpec, Queue};
 
 use super::load::{FlowSpec, Load};
 use super::plan::{Case, Measure};
@@ -18,6 +18,8 @@ pub(super) fn flow(n: u16, is_accelerated: bool) -> FlowSpec {
     FlowSpec {
         port: FIRST_PORT + n,
         is_accelerated,
+        hosts: [0, 1],
+        after: Duration::ZERO,
     }
 }
 
@@ -61,19 +63,40 @@ pub(super) fn case(series: &str, x: f64) -> Case {
     }
 }
 
-/// Returns a scene of one flow for 10 s over these links, with the options of each node.
+/// Returns a client, nodes and a server in a row, with these links between them.
+fn chain(links: Vec<LinkSpec>) -> GraphSpec {
+    let nodes: Vec<String> = (1..links.len()).map(|n| format!("node{n}")).collect();
+    let mut row = vec!["client".to_owned()];
+    row.extend(nodes.iter().cloned());
+    row.push("server".to_owned());
+    let pairs = row.windows(2).map(|pair| [pair[0].clone(), pair[1].clone()]);
+    let link = |(between, link)| GraphLink { between, link };
+    GraphSpec {
+        hosts: vec!["client".to_owned(), "server".to_owned()],
+        nodes,
+        routers: Vec::new(),
+        links: pairs.zip(links).map(link).collect(),
+    }
+}
+
+/// Returns a scene of one flow for 10 s over these links in a row, with the options of each node between them.
 pub(super) fn accelerated(links: Vec<LinkSpec>, options: &[&str]) -> Scene {
     let words = |options: &&str| options.split_whitespace().map(str::to_owned).collect();
     Scene {
-        links,
+        nodes_passed: links.len().saturating_sub(1),
+        graph: chain(links),
         congestion: "reno",
         host_window: None,
         node_window: None,
         node_store: None,
         accelerators: options.iter().map(words).collect(),
+        processing: Duration::ZERO,
         flows: vec![flow(0, true)],
         load: Load::Time(Duration::from_secs(10)),
         samples_queue: false,
+        steps: Vec::new(),
+        measures_cost: false,
+        samples_every: None,
     }
 }
 

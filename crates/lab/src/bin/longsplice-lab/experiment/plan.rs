@@ -1,5 +1,6 @@
 //! Plan of an experiment: its cases, and the values of others that they stand beside.
 
+use super::cost::Operations;
 use super::figure::{Axis, Source};
 use super::scene::Scene;
 
@@ -46,10 +47,13 @@ impl Points {
     }
 
     /// Chooses among the points of an experiment: all of them, or the middle one of each three.
-    pub(crate) fn of<T: Copy>(self, all: &[T]) -> Vec<T> {
+    pub(crate) fn of<T: Clone>(self, all: &[T]) -> Vec<T> {
         match self {
             Points::All => all.to_vec(),
-            Points::Quick => all.chunks(3).map(|three| three[three.len() / 2]).collect(),
+            Points::Quick => all
+                .chunks(3)
+                .map(|three| three[three.len() / 2].clone())
+                .collect(),
         }
     }
 
@@ -83,6 +87,23 @@ pub(crate) enum Measure {
     QueuedSeconds { rate: f64 },
     /// Mean goodput of the accelerated flows, divided by that of the others.
     Share,
+    /// Mean goodput of the flows of each kind over the time of the run.
+    OverTime(Average),
+    /// Share of a link's rate in bit/s at which frames left it towards the server, in percent.
+    Utilisation { link: usize, rate: u64 },
+    /// Round trips on both sides of the first node, of each flow.
+    RoundTrips,
+    /// Costs of operations of the first node, in microseconds.
+    Costs(Operations),
+}
+
+/// Time over which a goodput is averaged.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Average {
+    /// From the start of the run; divided by the goodput of a flow if none is accelerated.
+    FromStart,
+    /// The last intervals, this many.
+    Last(usize),
 }
 
 #[cfg(test)]

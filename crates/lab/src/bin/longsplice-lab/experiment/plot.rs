@@ -13,11 +13,13 @@ use super::raster::Raster;
 const SIZE: (u32, u32) = (800, 500);
 
 /// Colours of the measured series, then of the others.
-const COLOURS: [RGBColor; 4] = [
+const COLOURS: [RGBColor; 6] = [
     RGBColor(31, 119, 180),
     RGBColor(214, 39, 40),
     RGBColor(44, 160, 44),
     RGBColor(148, 103, 189),
+    RGBColor(255, 127, 14),
+    RGBColor(23, 190, 207),
 ];
 const OTHERS: [RGBColor; 3] = [
     RGBColor(90, 90, 90),
@@ -111,12 +113,13 @@ where
             filled: is_ours,
             stroke_width: if is_ours { 2 } else { 1 },
         };
+        let line = if is_cloud(&points) { &[] } else { points.as_slice() };
         chart
-            .draw_series(LineSeries::new(points.iter().copied(), style))
+            .draw_series(LineSeries::new(line.iter().copied(), style))
             .map_err(failed)?
             .label(&series.name)
             .legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 18, y)], style));
-        if points.len() <= MOST_MARKS {
+        if points.len() <= MOST_MARKS || is_cloud(&points) {
             let marks = points.iter().map(|point| Circle::new(*point, 4, style));
             chart.draw_series(marks).map_err(failed)?;
         }
@@ -130,6 +133,11 @@ where
         .draw()
         .map_err(failed)?;
     root.present().map_err(failed)
+}
+
+/// Returns true if the points are no line: they are not in the order of their places.
+fn is_cloud(points: &[(f64, f64)]) -> bool {
+    !points.is_sorted_by(|(one, _), (next, _)| one < next)
 }
 
 /// Returns the points of a series that count.
@@ -180,6 +188,13 @@ mod tests {
         let info = reader.next_frame(&mut pixels).unwrap();
         assert_eq!((info.width, info.height), SIZE);
         assert!(pixels.contains(&0), "there is black text");
+    }
+
+    #[test]
+    fn points_without_order_are_a_cloud() {
+        assert!(!is_cloud(&[(1.0, 5.0), (2.0, 1.0)]));
+        assert!(is_cloud(&[(1.0, 5.0), (1.0, 1.0)]));
+        assert!(!is_cloud(&[]));
     }
 
     #[test]

@@ -1,17 +1,22 @@
 //! Surroundings of a run: the links, the hosts, the nodes, and the flows over them.
 
-use longsplice_lab::{Chain, Family, LinkReport, LinkSpec, Verdict};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use longsplice_lab::{Family, Graph, GraphSpec, LinkReport, Verdict};
 use serde::Serialize;
 
 use super::accelerator::{Accelerator, Program};
+use super::cost::{Clock, Cost};
 use super::load::{FlowOutcome, FlowSpec, Load};
 use super::queue::{QueueSample, Sampler};
 
 /// Everything that a run depends on, except its seed.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Scene {
-    /// Links from the client to the server; there is a node between any two.
-    pub(crate) links: Vec<LinkSpec>,
+    /// Hosts, nodes and links.
+    pub(crate) graph: GraphSpec,
     /// Congestion control of the hosts, and of the nodes' sockets where the options of a node name no other.
     pub(crate) congestion: &'static str,
     /// Largest window of the hosts' sockets, in bytes; `None`: large enough for any path here.
@@ -23,12 +28,41 @@ pub(crate) struct Scene {
     pub(crate) node_store: Option<u32>,
     /// Options of `longsplice accelerate` for each node; empty: all nodes are routers.
     pub(crate) accelerators: Vec<Vec<String>>,
-    /// Flows from the client to the server, all from the start.
+    /// Number of nodes that each flow passes.
+    pub(crate) nodes_passed: usize,
+    /// Time that a node with an accelerator takes for each packet: it leaves so much later.
+    pub(crate) processing: Duration,
+    /// Flows between hosts.
     pub(crate) flows: Vec<FlowSpec>,
     /// End of the run.
     pub(crate) load: Load,
     /// True if the bytes that wait in the first node are sampled.
     pub(crate) samples_queue: bool,
+    /// Requests to the first node, in the order of their times.
+    pub(crate) steps: Vec<Step>,
+    /// True if the cost of the run for the first node is measured.
+    pub(crate) measures_cost: bool,
+    /// Interval in which the bytes of each flow are counted.
+    pub(crate) samples_every: Option<Duration>,
+}
+
+/// Request to the accelerator of the first node, at a time from the start of the run on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub(crate) struct Step {
+    pub(crate) at: Duration,
+    pub(crate) action: Action,
+}
+
+/// Request to an accelerator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Action {
+    /// List the flows.
+    List,
+    /// Release all connections.
+    Splice,
+    /// Take all released connections over again.
+    Unsplice,
 }
 
 /// Result of a run.
@@ -40,7 +74,16 @@ pub(crate) struct Outcome {
     pub(crate) queue: Vec<QueueSample>,
     /// State of the accelerator of each node at the end, as its daemon reports it.
     pub(crate) accelerators: Vec<serde_json::Value>,
+    /// Flows of the first node, as its daemon has listed them last.
+    #[serde(skip)]
+    pub(crate) listed: Vec<serde_json::Value>,
+    /// Cost of the run for the first node, where it is measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) cost: Option<Cost>,
+    /// Reports on the links; in a graph with routers only on those between two of them.
     pub(crate) links: Vec<LinkReport>,
+    /// Largest 99th percentile of the lateness of a link's direction, in milliseconds.
+    pub(crate) lateness_p99_ms: f64,
     pub(crate) verdict: Verdict,
 }
 
@@ -57,15 +100,15 @@ impl Outcome {
             let reason = |failure: &String| format!("port {}: {failure}", flow.port);
             against.extend(flow.failure.iter().map(reason));
         }
-        let wanted = scene.flows.iter().filter(|flow| flow.is_accelerated).count() as u64;
-        for (n, node) in self.accelerators.iter().enumerate() {
-            let taken = node["taken_over_total"].as_u64().unwrap_or_default();
-            if taken < wanted {
-                let name = n + 1;
-                against.push(format!(
-                    "node{name} took {taken} of {wanted} connections over: {node}"
-                ));
-            }
+        let accelerated = scene.flows.iter().filter(|flow| flow.is_accelerated).count() as u64;
+        let wanted = accelerated * scene.nodes_passed as u64;
+        let taken = |node: &serde_json::Value| node["taken_over_total"].as_u64().unwrap_or_default();
+        let total: u64 = self.accelerators.iter().map(taken).sum();
+        if !self.accelerators.is_empty() && total < wanted {
+            against.push(format!(
+                "the nodes took connections over {total} times of {wanted}: {:?}",
+                self.accelerators
+            ));
         }
         against
     }
@@ -83,51 +126,100 @@ impl Scene {
             flows: self.flows.iter().map(plain).collect(),
             node_window: None,
             node_store: None,
+            processing: Duration::ZERO,
             ..self.clone()
         }
     }
 
+    /// Returns the graph of a run: with seeds, and with the processing of the nodes as a delay of what leaves them.
+    fn graph(&self, seed: u64) -> GraphSpec {
+        let mut graph = self.graph.clone();
+        for link in &mut graph.links {
+            link.link = link.link.clone().with_seed(seed);
+            let is_node = |name: &String| graph.nodes.contains(name);
+            if is_node(&link.between[0]) {
+                link.link.to_server.delay += self.processing;
+            }
+            if is_node(&link.between[1]) {
+                link.link.to_client.delay += self.processing;
+            }
+        }
+        graph
+    }
+
     /// Runs it once.
     pub(crate) fn run(&self, program: &Program, seed: u64) -> anyhow::Result<Outcome> {
-        let links: Vec<LinkSpec> = self
-            .links
-            .iter()
-            .map(|link| link.clone().with_seed(seed))
-            .collect();
-        let chain = Chain::new("lab-exp", Family::V4, &links)?;
-        self.settle(&chain)?;
-        let start = |(node, options): (_, &Vec<String>)| Accelerator::start(program, node, options);
-        let accelerators = chain
-            .nodes
-            .iter()
-            .zip(&self.accelerators)
-            .map(start)
-            .collect::<anyhow::Result<Vec<_>>>()?;
-        chain.emulator().reset();
-        let sampler = self
-            .samples_queue
-            .then(|| chain.nodes.first().map(|node| Sampler::start(node.name())))
-            .flatten();
-        let flows = self.load.run(&chain, &self.flows, seed)?;
-        let verdict = chain.verdict();
+        let spec = self.graph(seed);
+        let graph = Graph::new("lab-exp", Family::V4, &spec)?;
+        self.settle(&graph)?;
+        let mut accelerators = Vec::new();
+        for (name, options) in spec.nodes.iter().zip(&self.accelerators) {
+            let node = graph.namespace(name).context("a node has a namespace")?;
+            accelerators.push(Accelerator::start(program, node, options)?);
+        }
+        let clock = self.measures_cost.then(Clock::start).transpose()?;
+        let cost = || match (&clock, accelerators.first()) {
+            (Some(_), Some(first)) => first.cost().map(Some),
+            _ => Ok(None),
+        };
+        let cost_before = cost()?;
+        graph.emulator().reset();
+        let first = spec.nodes.first().and_then(|name| graph.namespace(name));
+        let sampler = first
+            .filter(|_| self.samples_queue)
+            .map(|node| Sampler::start(node.name()));
+        let (flows, listed) = thread::scope(|scope| {
+            let start = Instant::now();
+            let steps = accelerators
+                .first()
+                .map(|first| scope.spawn(move || take(&self.steps, first, start)));
+            let flows = self
+                .load
+                .run(&graph, &spec, &self.flows, self.samples_every, seed);
+            let listed = steps.map_or(Ok(Vec::new()), |steps| {
+                steps.join().unwrap_or_else(|_| bail!("a thread has panicked"))
+            });
+            (flows, listed)
+        });
+        let (flows, listed) = (flows?, listed?);
+        let cost = cost()?
+            .zip(cost_before)
+            .map(|(after, before)| after.since(&before));
+        let (verdict, mut links) = (graph.verdict(), graph.link_reports());
+        let lateness = |link: &LinkReport| {
+            let [there, back] = [&link.to_server, &link.to_client].map(|way| way.lateness.p99_ns());
+            there.max(back)
+        };
+        let lateness_p99_ms = links.iter().map(lateness).max().unwrap_or_default() as f64 / 1e6;
+        if !spec.routers.is_empty() {
+            let is_inside = |name: &str| {
+                name.split(" to ")
+                    .all(|end| spec.routers.iter().any(|router| router == end))
+            };
+            links.retain(|link| is_inside(&link.name));
+        }
         Ok(Outcome {
             seed,
             flows,
             queue: sampler.map(Sampler::finish).unwrap_or_default(),
             accelerators: accelerators.iter().map(Accelerator::status).collect(),
-            links: chain.link_reports(),
+            listed,
+            cost,
+            links,
+            lateness_p99_ms,
             verdict,
         })
     }
 
     /// Sets the congestion control and the windows of hosts and nodes.
-    fn settle(&self, chain: &Chain) -> Result<(), longsplice_lab::Error> {
-        let hosts = [&chain.client, &chain.server];
-        let all = hosts
-            .iter()
-            .map(|host| (*host, self.host_window))
-            .chain(chain.nodes.iter().map(|node| (node, self.node_window)));
-        for (namespace, window) in all {
+    fn settle(&self, graph: &Graph) -> Result<(), longsplice_lab::Error> {
+        for (name, namespace) in graph.nodes() {
+            let is_node = self.graph.nodes.iter().any(|node| node == name);
+            let window = if is_node {
+                self.node_window
+            } else {
+                self.host_window
+            };
             namespace.sysctl("net.ipv4.tcp_congestion_control", self.congestion)?;
             if let Some(window) = window {
                 // Count on five eighths: Linux 6.18 offers so much of a receive buffer once full segments have come. A
@@ -136,12 +228,10 @@ impl Scene {
                 namespace.sysctl("net.ipv4.tcp_rmem", &format!("4096 {read} {read}"))?;
                 namespace.sysctl("net.ipv4.tcp_wmem", &format!("4096 16384 {write}"))?;
             }
-        }
-        if let Some(store) = self.node_store {
-            // Add a quarter for the kernel's own share of a buffer of full segments.
-            let write = store / 4 * 5;
-            for node in &chain.nodes {
-                node.sysctl(
+            if let Some(store) = self.node_store.filter(|_| is_node) {
+                // Add a quarter for the kernel's own share of a buffer of full segments.
+                let write = store / 4 * 5;
+                namespace.sysctl(
                     "net.ipv4.tcp_wmem",
                     &format!("4096 {} {write}", write.min(16_384)),
                 )?;
@@ -149,4 +239,25 @@ impl Scene {
         }
         Ok(())
     }
+}
+
+/// Makes the requests of a run when they are due, and returns the flows that were listed last.
+fn take(steps: &[Step], accelerator: &Accelerator, start: Instant) -> anyhow::Result<Vec<serde_json::Value>> {
+    let mut listed = Vec::new();
+    for step in steps {
+        thread::sleep((start + step.at).saturating_duration_since(Instant::now()));
+        let flows = accelerator.flows();
+        let request = match step.action {
+            Action::List => {
+                listed = flows;
+                continue;
+            }
+            Action::Splice => "splice",
+            Action::Unsplice => "unsplice",
+        };
+        for flow in flows.iter().filter_map(|flow| flow["id"].as_u64()) {
+            accelerator.post(&format!("/flows/{flow}/{request}"))?;
+        }
+    }
+    Ok(listed)
 }

@@ -5,24 +5,24 @@ use std::net::TcpListener;
 use std::thread;
 use std::time::Duration;
 
-use crate::common::farm;
+use crate::common::multi_server;
 use longsplice_lab::{
-    ConnectionSpec, Error, Family, Farm, FarmOptions, Leg, Traffic, TrafficServer, TrafficSpec,
+    ConnectionSpec, Error, Family, Leg, MultiServer, MultiServerOptions, Traffic, TrafficServer, TrafficSpec,
 };
 use socket2::{Domain, Socket, Type};
 
-fn routed(servers: usize, router: Option<Leg>) -> FarmOptions {
-    FarmOptions {
+fn routed(servers: usize, router: Option<Leg>) -> MultiServerOptions {
+    MultiServerOptions {
         servers: vec![Leg::default(); servers],
         router,
         forwards: true,
-        ..FarmOptions::default()
+        ..MultiServerOptions::default()
     }
 }
 
 /// Returns whether a connection from the client reaches the first server with packets that pass at most `hops`
 /// nodes.
-fn reaches(net: &Farm, hops: u32) -> bool {
+fn reaches(net: &MultiServer, hops: u32) -> bool {
     let server = &net.servers[0];
     let listen = || TcpListener::bind((server.addr, 0));
     let listener = server.namespace.run(listen).unwrap().unwrap();
@@ -37,7 +37,7 @@ fn reaches(net: &Farm, hops: u32) -> bool {
 
 #[test]
 fn every_server_is_reached_and_sees_the_client() {
-    let net = farm("lab-farm", routed(3, None));
+    let net = multi_server("lab-servers", routed(3, None));
     let start = |server: &longsplice_lab::topology::Server| {
         TrafficServer::start(&server.namespace, (server.addr, 7000).into()).unwrap()
     };
@@ -58,7 +58,7 @@ fn every_server_is_reached_and_sees_the_client() {
 
 #[test]
 fn names_and_addresses_are_those_of_the_description() {
-    let net = farm("lab-names", routed(2, Some(Leg::default())));
+    let net = multi_server("lab-names", routed(2, Some(Leg::default())));
     let nodes: Vec<String> = net.nodes().into_iter().map(|(name, _)| name).collect();
     assert_eq!(nodes, ["client", "router", "forwarder", "server", "server2"]);
     for (node, namespace) in net.nodes() {
@@ -79,21 +79,21 @@ fn names_and_addresses_are_those_of_the_description() {
 
 #[test]
 fn a_router_is_one_more_node_on_the_way() {
-    let net = farm("lab-hops", routed(1, None));
+    let net = multi_server("lab-hops", routed(1, None));
     assert!(!reaches(&net, 1), "the forwarder routes");
     assert!(reaches(&net, 2));
-    let net = farm("lab-hops", routed(1, Some(Leg::default())));
+    let net = multi_server("lab-hops", routed(1, Some(Leg::default())));
     assert!(!reaches(&net, 2), "so does the router");
     assert!(reaches(&net, 3));
 }
 
 #[test]
 fn a_forwarder_that_is_told_not_to_does_not_route() {
-    let options = FarmOptions {
+    let options = MultiServerOptions {
         forwards: false,
         ..routed(1, Some(Leg::default()))
     };
-    let net = farm("lab-noroute", options);
+    let net = multi_server("lab-noroute", options);
     let server = TrafficServer::start(&net.servers[0].namespace, (net.servers[0].addr, 7000).into()).unwrap();
     let mut each = ConnectionSpec::both_ways(1);
     each.stall = Duration::from_millis(300);
@@ -111,7 +111,7 @@ fn legs_of_both_kinds_are_mixed() {
 }
 
 fn mixed(family: Family) {
-    let options = FarmOptions {
+    let options = MultiServerOptions {
         family,
         client: "veth,no-offloads".parse().unwrap(),
         router: Some("5ms,loss=1%".parse().unwrap()),
@@ -119,7 +119,7 @@ fn mixed(family: Family) {
         forwards: true,
         large_buffers: true,
     };
-    let net = farm("lab-mixed", options);
+    let net = multi_server("lab-mixed", options);
     for (n, round_trip_us) in [(0, 10_000), (1, 30_000)] {
         let server = &net.servers[n];
         let server = TrafficServer::start(&server.namespace, (server.addr, 7000).into()).unwrap();
@@ -148,7 +148,7 @@ fn mixed(family: Family) {
 
 #[test]
 fn there_are_addresses_for_so_many_servers_only() {
-    let refused = Farm::new("lab-many", routed(511, None)).unwrap_err();
+    let refused = MultiServer::new("lab-many", routed(511, None)).unwrap_err();
     assert!(
         matches!(
             refused,

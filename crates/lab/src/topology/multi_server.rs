@@ -10,9 +10,9 @@ use crate::{Error, Namespace};
 /// Largest number of servers: that of the /24 networks in 198.18.0.0/15 beside those of the client's side.
 const MOST_SERVERS: usize = 510;
 
-/// Options of a [`Farm`]. The default is one server, veth pairs, and a forwarder that forwards no packets by itself.
+/// Options of a [`MultiServer`]. The default is one server, veth pairs, and a forwarder that forwards no packets by itself.
 #[derive(Debug, Clone, PartialEq)]
-pub struct FarmOptions {
+pub struct MultiServerOptions {
     /// Family of addresses that it is known by.
     pub family: Family,
     /// Leg between the client and the node next to it.
@@ -27,9 +27,9 @@ pub struct FarmOptions {
     pub large_buffers: bool,
 }
 
-impl Default for FarmOptions {
+impl Default for MultiServerOptions {
     fn default() -> Self {
-        FarmOptions {
+        MultiServerOptions {
             family: Family::V4,
             client: Leg::default(),
             router: None,
@@ -40,7 +40,7 @@ impl Default for FarmOptions {
     }
 }
 
-/// Server of a [`Farm`].
+/// Server of a [`MultiServer`].
 #[derive(Debug)]
 pub struct Server {
     /// Namespace in which it runs.
@@ -55,7 +55,7 @@ pub struct Server {
 
 /// Client, forwarder and servers; see [`super`] for names and addresses.
 #[derive(Debug)]
-pub struct Farm {
+pub struct MultiServer {
     // Dropped first: the devices go before the namespaces they are in.
     emulator: Option<Emulator>,
     /// Node where connections begin.
@@ -72,12 +72,12 @@ pub struct Farm {
     pub forwarder_client_addr: IpAddr,
 }
 
-impl Farm {
+impl MultiServer {
     /// Sets the topology up; `name` is that of the test, and becomes part of the namespaces' names.
     ///
     /// # Errors
     /// Those of [`Namespace::new`] and [`Emulator::start`]; [`Error::TooMany`] for more than 510 servers.
-    pub fn new(name: &str, options: FarmOptions) -> Result<Self, Error> {
+    pub fn new(name: &str, options: MultiServerOptions) -> Result<Self, Error> {
         if options.servers.len() > MOST_SERVERS {
             return Err(Error::TooMany {
                 asked: options.servers.len(),
@@ -87,7 +87,7 @@ impl Farm {
         let space = |node: &str| Namespace::new(&format!("{name}-{node}"));
         let router = options.router.is_some().then(|| space("router")).transpose()?;
         let servers = (0..options.servers.len()).map(|n| Server::new(name, options.family, n));
-        let mut farm = Farm {
+        let mut net = MultiServer {
             emulator: None,
             client: space("client")?,
             forwarder: space("forwarder")?,
@@ -99,14 +99,14 @@ impl Farm {
             }),
             router,
         };
-        for (_, namespace) in farm.nodes() {
+        for (_, namespace) in net.nodes() {
             settings::common(namespace, options.family, options.large_buffers)?;
         }
-        settings::forward(&farm.forwarder, options.family, options.forwards)?;
-        let emulator = lay(farm.cables(options))?;
-        farm.emulator = emulator;
-        farm.route()?;
-        Ok(farm)
+        settings::forward(&net.forwarder, options.family, options.forwards)?;
+        let emulator = lay(net.cables(options))?;
+        net.emulator = emulator;
+        net.route()?;
+        Ok(net)
     }
 
     /// Returns the emulator of its emulated links, if it has any.
@@ -134,7 +134,7 @@ impl Farm {
         nodes
     }
 
-    fn cables(&self, options: FarmOptions) -> Vec<Cable<'_>> {
+    fn cables(&self, options: MultiServerOptions) -> Vec<Cable<'_>> {
         let end = |namespace, device, addr| End {
             namespace,
             device,

@@ -28,9 +28,9 @@ pub struct Nodes {
     pub server_addr: IpAddr,
 }
 
-/// Options of [`Three`]. The default is a forwarder that forwards no packets by itself.
+/// Options of [`Line`]. The default is a forwarder that forwards no packets by itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ThreeOptions {
+pub struct LineOptions {
     /// Family of addresses that it is known by.
     pub family: Family,
     /// True if the forwarder's kernel routes between its two sides (`ip_forward`, `forwarding`).
@@ -46,9 +46,9 @@ pub struct ThreeOptions {
     pub large_buffers: bool,
 }
 
-impl Default for ThreeOptions {
+impl Default for LineOptions {
     fn default() -> Self {
-        ThreeOptions {
+        LineOptions {
             family: Family::V4,
             router: false,
             offloads: true,
@@ -61,14 +61,14 @@ impl Default for ThreeOptions {
 
 /// Three nodes connected by two veth pairs: as fast as the machine.
 #[derive(Debug)]
-pub struct Three(Nodes);
+pub struct Line(Nodes);
 
-impl Three {
+impl Line {
     /// Sets the topology up; `name` is that of the test, and becomes part of the namespaces' names.
     ///
     /// # Errors
     /// Those of [`Namespace::new`]; [`Error::Tool`] when a device cannot be set up.
-    pub fn new(name: &str, options: ThreeOptions) -> Result<Self, Error> {
+    pub fn new(name: &str, options: LineOptions) -> Result<Self, Error> {
         let nodes = Nodes::new(name, options.family)?;
         let leg = |mtu| Leg::Veth {
             mtu,
@@ -77,11 +77,11 @@ impl Three {
         nodes.settle(options.router, options.large_buffers)?;
         lay(nodes.cables(leg(options.mtu_client), leg(options.mtu_server)))?;
         nodes.route()?;
-        Ok(Three(nodes))
+        Ok(Line(nodes))
     }
 }
 
-impl Deref for Three {
+impl Deref for Line {
     type Target = Nodes;
 
     fn deref(&self) -> &Nodes {

@@ -2,7 +2,7 @@
 
 use crate::clock::Nanos;
 use crate::link::{Burst, Direction, Distribution};
-use crate::random::Luck;
+use crate::random::Rng;
 
 /// Time without a packet after which a burst of losses is over, in nanoseconds.
 ///
@@ -12,7 +12,7 @@ const QUIET: Nanos = 100_000_000;
 
 /// Random events of one packet.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Lot {
+pub(super) struct PacketEvents {
     /// True if the wire loses it, alone or in a burst.
     pub(super) lost: bool,
     /// True if it is held back.
@@ -25,18 +25,18 @@ pub(super) struct Lot {
     pub(super) jitter: f64,
 }
 
-/// Draws a [`Lot`] for each packet that comes to the link. Every impairment draws from a sequence of its own, and draws
+/// Draws [`PacketEvents`] for each packet that comes to the link. Every impairment draws from a sequence of its own, and draws
 /// for every packet, even for one that is dropped. So the events of the n-th packet depend on the seed and on n alone, and
 /// on a quiet time that has ended a burst: neither other packets nor other impairments change them.
 #[derive(Debug, Clone)]
-pub(super) struct Lots {
+pub(super) struct LossModel {
     spec: Direction,
-    loss: Luck,
-    burst: Luck,
-    reorder: Luck,
-    duplicate: Luck,
-    corrupt: Luck,
-    jitter: Luck,
+    loss: Rng,
+    burst: Rng,
+    reorder: Rng,
+    duplicate: Rng,
+    corrupt: Rng,
+    jitter: Rng,
     /// Number of packets since the last one that might be held back.
     since_gap: u32,
     /// True while the link is in the bad state of its [`Burst`].
@@ -45,10 +45,10 @@ pub(super) struct Lots {
     last: Nanos,
 }
 
-impl Lots {
+impl LossModel {
     pub(super) fn new(spec: &Direction) -> Self {
-        let stream = |purpose| Luck::stream(spec.seed, purpose);
-        Lots {
+        let stream = |purpose| Rng::stream(spec.seed, purpose);
+        LossModel {
             spec: spec.clone(),
             loss: stream(0),
             burst: stream(1),
@@ -63,7 +63,7 @@ impl Lots {
     }
 
     /// Draws the events of the next packet, which comes at `now`.
-    pub(super) fn draw(&mut self, now: Nanos) -> Lot {
+    pub(super) fn draw(&mut self, now: Nanos) -> PacketEvents {
         if now.saturating_sub(self.last) >= QUIET && self.spec.burst.is_some_and(|burst| burst.leave > 0.0) {
             self.is_bad = false;
         }
@@ -71,7 +71,7 @@ impl Lots {
         let alone = self.loss.share() < self.spec.loss;
         let in_burst = self.spec.burst.is_some_and(|burst| self.burst(burst));
         let bit = self.corrupt.number();
-        Lot {
+        PacketEvents {
             lost: alone || in_burst,
             held_back: self.held_back(),
             duplicated: self.duplicate.share() < self.spec.duplicate,
@@ -119,13 +119,13 @@ mod tests {
 
     use super::*;
 
-    fn lots(spec: &Direction, count: usize) -> Vec<Lot> {
-        let mut lots = Lots::new(spec);
-        (0..count).map(|_| lots.draw(0)).collect()
+    fn draw_all(spec: &Direction, count: usize) -> Vec<PacketEvents> {
+        let mut model = LossModel::new(spec);
+        (0..count).map(|_| model.draw(0)).collect()
     }
 
-    fn share(lots: &[Lot], what: impl Fn(&Lot) -> bool) -> f64 {
-        lots.iter().filter(|lot| what(lot)).count() as f64 / lots.len() as f64
+    fn share(drawn: &[PacketEvents], what: impl Fn(&PacketEvents) -> bool) -> f64 {
+        drawn.iter().filter(|events| what(events)).count() as f64 / drawn.len() as f64
     }
 
     #[test]
@@ -138,13 +138,13 @@ mod tests {
             seed: 7,
             ..Direction::default()
         };
-        let drawn = lots(&spec, 100_000);
+        let drawn = draw_all(&spec, 100_000);
         // Five standard deviations; the seed is fixed, so the test cannot fail by chance.
         for (is, asked) in [
-            (share(&drawn, |lot| lot.lost), 0.01),
-            (share(&drawn, |lot| lot.held_back), 0.02),
-            (share(&drawn, |lot| lot.duplicated), 0.03),
-            (share(&drawn, |lot| lot.corrupted.is_some()), 0.04),
+            (share(&drawn, |events| events.lost), 0.01),
+            (share(&drawn, |events| events.held_back), 0.02),
+            (share(&drawn, |events| events.duplicated), 0.03),
+            (share(&drawn, |events| events.corrupted.is_some()), 0.04),
         ] {
             let deviation = (asked * (1.0 - asked) / 100_000.0_f64).sqrt();
             assert!((is - asked).abs() < 5.0 * deviation, "{is} for {asked}");
@@ -159,8 +159,11 @@ mod tests {
             seed: 3,
             ..Direction::default()
         };
-        assert_eq!(lots(&spec, 1000), lots(&spec, 1000));
-        assert_ne!(lots(&spec, 1000), lots(&Direction { seed: 4, ..spec }, 1000));
+        assert_eq!(draw_all(&spec, 1000), draw_all(&spec, 1000));
+        assert_ne!(
+            draw_all(&spec, 1000),
+            draw_all(&Direction { seed: 4, ..spec }, 1000)
+        );
     }
 
     #[test]
@@ -178,7 +181,12 @@ mod tests {
             corrupt: 0.3,
             ..loss_only.clone()
         };
-        let lost = |spec| lots(spec, 1000).iter().map(|lot| lot.lost).collect::<Vec<_>>();
+        let lost = |spec| {
+            draw_all(spec, 1000)
+                .iter()
+                .map(|events| events.lost)
+                .collect::<Vec<_>>()
+        };
         assert_eq!(lost(&loss_only), lost(&more));
     }
 
@@ -189,8 +197,8 @@ mod tests {
             seed: 11,
             ..Direction::default()
         };
-        let drawn = lots(&spec, 200_000);
-        let lost = share(&drawn, |lot| lot.lost);
+        let drawn = draw_all(&spec, 200_000);
+        let lost = share(&drawn, |events| events.lost);
         let expected = Burst::new(0.01, 0.25).mean_loss();
         assert!((lost / expected - 1.0).abs() < 0.1, "{lost} for {expected}");
         let bursts = drawn
@@ -207,10 +215,10 @@ mod tests {
             burst: Some(Burst::new(1.0, 0.000_001)),
             ..Direction::default()
         };
-        let mut lots = Lots::new(&spec);
-        lots.draw(0);
-        assert!(lots.draw(QUIET - 1).lost, "a short silence changes nothing");
-        assert!(!lots.draw(2 * QUIET).lost);
+        let mut model = LossModel::new(&spec);
+        model.draw(0);
+        assert!(model.draw(QUIET - 1).lost, "a short silence changes nothing");
+        assert!(!model.draw(2 * QUIET).lost);
     }
 
     #[test]
@@ -220,7 +228,7 @@ mod tests {
                 burst: Some(burst),
                 ..Direction::default()
             };
-            share(&lots(&spec, 20_000), |lot| lot.lost)
+            share(&draw_all(&spec, 20_000), |events| events.lost)
         };
         let good_only = Burst {
             loss_good: 0.1,
@@ -242,7 +250,7 @@ mod tests {
                 reorder_gap: gap,
                 ..Direction::default()
             };
-            let drawn = lots(&spec, 1000);
+            let drawn = draw_all(&spec, 1000);
             (0..1000).filter(|&n| drawn[n].held_back).collect()
         };
         assert_eq!(held(4, 1.0), (3..1000).step_by(4).collect::<Vec<_>>());
@@ -261,7 +269,10 @@ mod tests {
                 seed: 5,
                 ..Direction::default()
             };
-            let drawn: Vec<f64> = lots(&spec, 50_000).iter().map(|lot| lot.jitter).collect();
+            let drawn: Vec<f64> = draw_all(&spec, 50_000)
+                .iter()
+                .map(|events| events.jitter)
+                .collect();
             let mean = drawn.iter().sum::<f64>() / 50_000.0;
             let variance = drawn.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / 50_000.0;
             let furthest = drawn.iter().fold(0.0_f64, |far, x| far.max(x.abs()));

@@ -1,0 +1,207 @@
+//! The experiments of paper 004 with ten flows on one bottleneck (section 4.2).
+
+use std::time::Duration;
+
+use longsplice_lab::{LinkSpec, Queue, Red};
+
+use super::figure::{Axis, Source};
+use super::load::{FlowSpec, Load};
+use super::paths::{FIRST_PORT, accelerated, case, flow, link, rated};
+use super::plan::{Average, Case, Experiment, Measure, Points, Reference};
+use super::scene::Scene;
+
+/// Flows on the bottleneck.
+const FLOWS: u16 = 10;
+
+/// Rate of the bottleneck, in bit/s.
+const RATE: u64 = 20_000_000;
+
+/// Place of the bottleneck among the links.
+const BOTTLENECK: usize = 1;
+
+const TIME: Axis = Axis {
+    label: "time, s",
+    is_logarithmic: false,
+};
+
+/// Returns the bottleneck of the paper: RED with the usual limits of ns-2, a queue of 50 packets.
+fn red() -> LinkSpec {
+    let mut link = rated(80, RATE, 0.0);
+    for direction in [&mut link.to_server, &mut link.to_client] {
+        direction.queue = Queue::Packets(50);
+        direction.red = Some(Red::default());
+    }
+    link
+}
+
+/// Returns ten flows for a time in seconds over this bottleneck, the first ones accelerated.
+fn ten(bottleneck: LinkSpec, accelerated_flows: u16, seconds: u64) -> Scene {
+    let options = match accelerated_flows {
+        0 => Vec::new(),
+        count => vec![format!("--port {FIRST_PORT}-{}", FIRST_PORT + count - 1); 2],
+    };
+    let options: Vec<&str> = options.iter().map(String::as_str).collect();
+    Scene {
+        load: Load::Time(Duration::from_secs(seconds)),
+        flows: (0..FLOWS).map(|n| flow(n, n < accelerated_flows)).collect(),
+        ..accelerated(vec![link(60), bottleneck, link(60)], &options)
+    }
+}
+
+/// Returns the numbers of accelerated flows in the paper's experiments.
+fn mixes(points: Points) -> Vec<u16> {
+    points.of(&[1, 0, 9])
+}
+
+pub(super) const FIG11: Experiment = Experiment {
+    name: "fig11",
+    title: "Throughput under congestion, 0, 1 and 9 of 10 flows accelerated (figure 11)",
+    notes: &[
+        "60 + 80 + 60 ms of round trip, nodes at both ends of 20 Mbit/s with RED in the middle (50 packets, 5:15), reno; 40 s",
+        "goodput from the start on, mean of the flows of a kind, divided by that of ten plain flows over the whole time",
+        "paper: an accelerated flow among nine gains 1.6 over them; nine gain 1.1, and the plain one beside them 0.7 of the \
+         original bandwidth, by its text; its runs last 600 s",
+    ],
+    policy: "",
+    x: TIME,
+    y: Axis {
+        label: "goodput of a flow / of one of ten plain flows",
+        is_logarithmic: false,
+    },
+    references: &[
+        Reference {
+            name: "paper 004: one of ten",
+            source: Source::Paper,
+            points: &[(0.0, 1.6), (40.0, 1.6)],
+        },
+        Reference {
+            name: "paper 004: nine of ten",
+            source: Source::Paper,
+            points: &[(0.0, 1.1), (40.0, 1.1)],
+        },
+        Reference {
+            name: "paper 004: plain beside nine",
+            source: Source::Paper,
+            points: &[(0.0, 0.7), (40.0, 0.7)],
+        },
+    ],
+    cases: |points| {
+        let case = |count: u16| Case {
+            scene: Scene {
+                samples_every: Some(Duration::from_secs(1)),
+                ..ten(red(), count, 40)
+            },
+            measure: Measure::OverTime(Average::FromStart),
+            ..case(&format!("{count} of 10 accelerated"), 0.0)
+        };
+        mixes(points).into_iter().map(case).collect()
+    },
+};
+
+pub(super) const FIG12: Experiment = Experiment {
+    name: "fig12",
+    title: "A late flow beside nine (figure 12)",
+    notes: &[
+        "as fig11, 50 s; the last flow begins after 20 s; goodput of the last two seconds",
+        "paper: a late accelerated flow reaches its share much more quickly than a plain one, a late plain one beside nine \
+         accelerated ones needs more time, by its text",
+    ],
+    policy: "",
+    x: TIME,
+    y: Axis {
+        label: "Mbit/s of a flow",
+        is_logarithmic: false,
+    },
+    references: &[Reference {
+        name: "fair share",
+        source: Source::Paper,
+        points: &[(0.0, 2.0), (50.0, 2.0)],
+    }],
+    cases: |points| {
+        let late = FLOWS - 1;
+        let kinds = [
+            ("accelerated beside plain", late..FLOWS),
+            ("all plain", 0..0),
+            ("plain beside accelerated", 0..late),
+        ];
+        let case = |(series, accelerated): (&str, std::ops::Range<u16>)| {
+            let of = |n: u16| FlowSpec {
+                after: Duration::from_secs(if n == late { 20 } else { 0 }),
+                ..flow(n, accelerated.contains(&n))
+            };
+            let ports = format!(
+                "--port {}-{}",
+                FIRST_PORT + accelerated.start,
+                (FIRST_PORT + accelerated.end).saturating_sub(1)
+            );
+            let words: Vec<String> = ports.split_whitespace().map(str::to_owned).collect();
+            Case {
+                scene: Scene {
+                    flows: (0..FLOWS).map(of).collect(),
+                    samples_every: Some(Duration::from_secs(1)),
+                    accelerators: if accelerated.is_empty() {
+                        Vec::new()
+                    } else {
+                        vec![words; 2]
+                    },
+                    ..ten(red(), 0, 50)
+                },
+                measure: Measure::OverTime(Average::Last(2)),
+                ..case(series, 0.0)
+            }
+        };
+        points.of(&kinds).into_iter().map(case).collect()
+    },
+};
+
+pub(super) const UTILISATION: Experiment = Experiment {
+    name: "utilisation",
+    title: "Utilisation of the bottleneck (section 4.2.4)",
+    notes: &[
+        "as fig11, 20 s; share of the rate at which frames left the bottleneck towards the servers",
+        "drop-tail: a queue of 256 KiB in place of RED",
+        "paper: 76.4 % with ten plain flows, 85.6 % with one accelerated one, no more with further ones, by its text; \
+         design: 76 to 86 % plain, 92 to 98 % with one accelerated one (reno, drop-tail)",
+    ],
+    policy: "",
+    x: Axis {
+        label: "accelerated flows of ten",
+        is_logarithmic: false,
+    },
+    y: Axis {
+        label: "utilisation, %",
+        is_logarithmic: false,
+    },
+    references: &[
+        Reference {
+            name: "paper 004",
+            source: Source::Paper,
+            points: &[(0.0, 76.4), (1.0, 85.6), (9.0, 85.6)],
+        },
+        Reference {
+            name: "prototype (reno, drop-tail)",
+            source: Source::Design,
+            points: &[(0.0, 81.0), (1.0, 95.0)],
+        },
+    ],
+    cases: |points| {
+        let kinds = [
+            ("reno, RED", "reno", red()),
+            ("reno, drop-tail", "reno", rated(80, RATE, 0.0)),
+            ("cubic, drop-tail", "cubic", rated(80, RATE, 0.0)),
+        ];
+        let case = |(series, congestion, bottleneck): &(&str, &'static str, LinkSpec), count: u16| Case {
+            scene: Scene {
+                congestion,
+                ..ten(bottleneck.clone(), count, 20)
+            },
+            measure: Measure::Utilisation {
+                link: BOTTLENECK,
+                rate: RATE,
+            },
+            ..case(series, f64::from(count))
+        };
+        let of = |kind| [0, 1, 9].into_iter().map(move |count| case(kind, count));
+        points.of(&kinds).iter().flat_map(of).collect()
+    },
+};
