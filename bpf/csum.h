@@ -159,12 +159,12 @@ static __always_inline int store_headers(struct __sk_buff *skb, struct headers *
 
 	if (is_v6(h)) {
 		if (l4 == V6_L4)
-			return store_with_options(skb, 0, &h->v6.eth, V6_HEADERS, opt_len, flags);
-		err = bpf_skb_store_bytes(skb, 0, &h->v6.eth, V6_L4, flags);
+			return store_with_options(skb, 0, start_of_v6(h), V6_HEADERS, opt_len, flags);
+		err = bpf_skb_store_bytes(skb, 0, start_of_v6(h), V6_L4, flags);
 	} else {
 		if (l4 == V4_L4)
-			return store_with_options(skb, 0, &h->v4.eth, V4_HEADERS, opt_len, flags);
-		err = bpf_skb_store_bytes(skb, 0, &h->v4.eth, V4_L4, flags);
+			return store_with_options(skb, 0, start_of_v4(h), V4_HEADERS, opt_len, flags);
+		err = bpf_skb_store_bytes(skb, 0, start_of_v4(h), V4_L4, flags);
 	}
 	return err ? -1 : store_with_options(skb, l4, &h->tcp, sizeof(h->tcp), opt_len, flags);
 }
@@ -186,12 +186,12 @@ static __always_inline int store_directly(void *data, void *end, struct headers 
 	if (l4_of(h) != (is_v6(h) ? V6_L4 : V4_L4))
 		return -1;
 	if (opt_len == TS_LAYOUT_LEN)
-		return is_v6(h) ? store_linear(data, end, &h->v6.eth, V6_HEADERS + TS_LAYOUT_LEN)
-				: store_linear(data, end, &h->v4.eth, V4_HEADERS + TS_LAYOUT_LEN);
+		return is_v6(h) ? store_linear(data, end, start_of_v6(h), V6_HEADERS + TS_LAYOUT_LEN)
+				: store_linear(data, end, start_of_v4(h), V4_HEADERS + TS_LAYOUT_LEN);
 	if (opt_len)
 		return -1;
-	return is_v6(h) ? store_linear(data, end, &h->v6.eth, V6_HEADERS)
-			: store_linear(data, end, &h->v4.eth, V4_HEADERS);
+	return is_v6(h) ? store_linear(data, end, start_of_v6(h), V6_HEADERS)
+			: store_linear(data, end, start_of_v4(h), V4_HEADERS);
 }
 
 /* Differences of sums that a change of headers makes. */

@@ -142,7 +142,7 @@ static __always_inline int drain(struct __sk_buff *skb, struct flow_ref *flow, s
 		return drop(LS_V_DROP_REWRITE);
 	if (!old && !waits && !(seg->flags & TCP_RST)) {
 		count(LS_V_FORWARDED);
-		return send_by(skb, &route);
+		return send_by(skb, new, &route);
 	}
 	if (read_check(skb, new))
 		return drop(LS_V_DROP_REWRITE);

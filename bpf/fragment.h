@@ -55,10 +55,10 @@ struct fragment {
 	__be32 id;
 };
 
-/* Writes the headers back. MAC addresses are in no sum (CHECKSUM_COMPLETE). Returns 0, or -1. */
+/* Writes the headers back, up to IP's. MAC addresses are in no sum (CHECKSUM_COMPLETE). Returns 0, or -1. */
 static __always_inline int store_ip(struct __sk_buff *skb, struct headers *h)
 {
-	long err = bpf_skb_store_bytes(skb, 0, eth_of(h), ETH_HLEN, 0);
+	long err = L3_OFFSET ? bpf_skb_store_bytes(skb, 0, eth_of(h), ETH_HLEN, 0) : 0;
 
 	if (is_v6(h))
 		err |= bpf_skb_store_bytes(skb, L3_OFFSET, &h->v6.ip, sizeof(h->v6.ip), BPF_F_RECOMPUTE_CSUM);
@@ -247,7 +247,7 @@ static __always_inline int forward_fragment(struct __sk_buff *skb, const struct 
 		return drop(LS_V_DROP_REWRITE);
 	count(LS_V_FRAGMENT);
 	count(LS_V_FORWARDED);
-	return send_by(skb, &route);
+	return send_by(skb, &scratch->out, &route);
 }
 
 /* Processes a fragment without ports. If its first fragment was forwarded, so is this one; any other goes up

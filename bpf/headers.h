@@ -29,10 +29,13 @@ struct tcp {
 	__be16 window, check, urgent;
 };
 
+/* Offset of IP in a packet. Programs for devices without Ethernet headers are built with 0 (bare.bpf.c). */
+#ifndef L3_OFFSET
 #define L3_OFFSET ETH_HLEN
+#endif
 /* Offset of TCP in a packet without IP options or extension headers. */
-#define V4_L4 (ETH_HLEN + sizeof(struct iphdr))
-#define V6_L4 (ETH_HLEN + sizeof(struct ipv6hdr))
+#define V4_L4 (L3_OFFSET + sizeof(struct iphdr))
+#define V6_L4 (L3_OFFSET + sizeof(struct ipv6hdr))
 /* Offset of TCP's options in such a packet. */
 #define V4_HEADERS (V4_L4 + sizeof(struct tcp))
 #define V6_HEADERS (V6_L4 + sizeof(struct tcp))
@@ -40,7 +43,8 @@ struct tcp {
 /*
  * Headers as they stand in the packet, except for IP options and extension headers, which are not loaded. TCP
  * is at the same place for both versions of IP. The headers before TCP are aligned to the right; four bytes
- * in front of them all tell the version. Options are at most 40 bytes: the rest of the room is for the
+ * in front of them all tell the version. The Ethernet header of a packet that has none is only that of its
+ * route. Options are at most 40 bytes: the rest of the room is for the
  * verifier, which sees an index masked to 63.
  */
 struct headers {
@@ -130,6 +134,18 @@ static __always_inline int is_mapped(const __be32 *v6)
 static __always_inline struct ethhdr *eth_of(struct headers *h)
 {
 	return is_v6(h) ? &h->v6.eth : &h->v4.eth;
+}
+
+/* Returns the beginning of a packet of IPv4 among its headers. */
+static __always_inline void *start_of_v4(struct headers *h)
+{
+	return (void *)&h->v4.ip - L3_OFFSET;
+}
+
+/* Returns the beginning of a packet of IPv6 among its headers. */
+static __always_inline void *start_of_v6(struct headers *h)
+{
+	return (void *)&h->v6.ip - L3_OFFSET;
 }
 
 /* Sets both MAC addresses: `macs` has the destination, then the source. */

@@ -12,6 +12,9 @@
 #define SHORT_PACKET 2048
 #define LONG_PACKET  65664
 
+/* Bytes of Ethernet header that a packet in the ring has, and the packet here has not. */
+#define MISSING (ETH_HLEN - L3_OFFSET)
+
 /* Submits a sample with the packet behind its head, which leaves `room` bytes for it. Returns 0; -1 if the
  * packet is longer, or shorter than `least`. */
 static __always_inline int submit_packet(struct __sk_buff *skb, void *sample, __u32 head, __u32 least,
@@ -28,6 +31,14 @@ static __always_inline int submit_packet(struct __sk_buff *skb, void *sample, __
 	return 0;
 }
 
+/* Writes an Ethernet header for a packet that has none: user space has one layout for all. It is taken off
+ * when the packet comes in again. */
+static __always_inline void fill_ethernet(struct __sk_buff *skb, struct ethhdr *eth)
+{
+	__builtin_memset(eth, 0, sizeof(*eth));
+	eth->h_proto = skb->protocol;
+}
+
 static __always_inline int fill_event(struct __sk_buff *skb, void *sample, __u32 room, __u32 kind,
 				      const struct flow_ref *flow, const struct segment *seg)
 {
@@ -37,13 +48,15 @@ static __always_inline int fill_event(struct __sk_buff *skb, void *sample, __u32
 	event->serial = flow->rec->serial;
 	event->side = flow->side;
 	event->ifindex = skb->ifindex;
-	event->len = skb->len;
+	event->len = skb->len + MISSING;
 	event->seq = seg->seq;
 	event->payload = seg->len;
-	event->offset = seg->l4 + sizeof(struct tcp) + seg->opt_len;
-	event->tcp = seg->l4;
+	event->offset = seg->l4 + MISSING + sizeof(struct tcp) + seg->opt_len;
+	event->tcp = seg->l4 + MISSING;
 	event->reserved = 0;
-	return submit_packet(skb, sample, sizeof(*event), V4_HEADERS, room);
+	if (MISSING)
+		fill_ethernet(skb, sample + sizeof(*event));
+	return submit_packet(skb, sample, sizeof(*event) + MISSING, V4_HEADERS, room - MISSING);
 }
 
 /* Gives user space the packet unchanged. Returns 0; -1 if the ring is full, or the packet is too long. */
@@ -52,7 +65,7 @@ static __noinline int hand_over(struct __sk_buff *skb, const struct flow_ref *fl
 {
 	void *sample;
 
-	if (skb->len <= SHORT_PACKET) {
+	if (skb->len + MISSING <= SHORT_PACKET) {
 		sample = bpf_ringbuf_reserve(&events, sizeof(struct ls_event) + SHORT_PACKET, 0);
 		return sample ? fill_event(skb, sample, SHORT_PACKET, kind, flow, seg) : -1;
 	}

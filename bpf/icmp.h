@@ -100,7 +100,7 @@ static __always_inline int translate_error(struct __sk_buff *skb, const struct f
 	if (store_ip(skb, new) || write_quote(skb, l4_of(h), q, is_v6(h) ? addresses_diff(h, new) : 0))
 		return drop(LS_V_DROP_REWRITE);
 	count(LS_V_ICMP_TRANSLATED);
-	return send_by(skb, &route);
+	return send_by(skb, new, &route);
 }
 
 /* Returns whether the local socket of the other leg sent the segment with this number, of the stream from the

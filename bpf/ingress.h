@@ -103,7 +103,7 @@ static __always_inline int forward(struct __sk_buff *skb, struct flow_ref *flow,
 	if (as_it_came ? write_hop(skb, h) : write_headers_fast(skb, h, new, seg->opt_len, 1))
 		return drop(LS_V_DROP_REWRITE);
 	count(LS_V_FORWARDED);
-	return send_by(skb, &route);
+	return send_by(skb, new, &route);
 }
 
 /* Sends a copy from the drain, which comes by once more because only a packet itself can wait for a
@@ -119,9 +119,9 @@ __noinline int send_translated(struct __sk_buff *skb)
 		return drop(LS_V_DROP_MALFORMED);
 	if (look_up_route(skb, h, 1, 0, &route))
 		return drop(route.reason);
-	if (!route.resolve && bpf_skb_store_bytes(skb, 0, eth_of(h), 2 * ETH_ALEN, 0))
+	if (L3_OFFSET && !route.resolve && bpf_skb_store_bytes(skb, 0, eth_of(h), 2 * ETH_ALEN, 0))
 		return drop(LS_V_DROP_REWRITE);
-	return send_by(skb, &route);
+	return send_by(skb, h, &route);
 }
 
 /* Processes a segment of a flow whose sockets are in the path, in the direction with this number. The

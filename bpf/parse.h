@@ -134,8 +134,8 @@ static __always_inline int load_linear(void *data, void *end, void *to, __u32 he
  * load_linear(). */
 static __always_inline int load_plain(void *data, void *end, struct headers *h)
 {
-	return is_v6(h) ? load_linear(data, end, &h->v6.eth, V6_HEADERS)
-			: load_linear(data, end, &h->v4.eth, V4_HEADERS);
+	return is_v6(h) ? load_linear(data, end, start_of_v6(h), V6_HEADERS)
+			: load_linear(data, end, start_of_v4(h), V4_HEADERS);
 }
 
 /* Loads the headers of a packet, up to IP's. Returns 0, or -1 if the packet is too short. */
@@ -144,8 +144,8 @@ static __always_inline int load_ip(struct __sk_buff *skb, struct headers *h)
 	h->is_v6 = skb->protocol == bpf_htons(ETH_P_IPV6);
 	h->l4 = is_v6(h) ? V6_L4 : V4_L4;
 	if (is_v6(h))
-		return bpf_skb_load_bytes(skb, 0, &h->v6.eth, V6_L4) ? -1 : 0;
-	return bpf_skb_load_bytes(skb, 0, &h->v4.eth, V4_L4) ? -1 : 0;
+		return bpf_skb_load_bytes(skb, 0, start_of_v6(h), V6_L4) ? -1 : 0;
+	return bpf_skb_load_bytes(skb, 0, start_of_v4(h), V4_L4) ? -1 : 0;
 }
 
 /* Loads the headers of a packet that parse_tuple() knows, at least up to TCP's options. Returns as

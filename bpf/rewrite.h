@@ -164,10 +164,10 @@ static __always_inline int write_hop(struct __sk_buff *skb, struct headers *h)
 		/* A header of IPv4 compensates for itself. */
 		if (summed == CHECKSUM_COMPLETE || summed == CHECKSUM_UNKNOWN)
 			bpf_csum_update(skb, (__u16)~bpf_htons(1));
-		return store_start(skb, &h->v6.eth, V6_L4);
+		return store_start(skb, start_of_v6(h), V6_L4);
 	}
 	h->v4.ip.check = adjust(h->v4.ip.check, (__u16)~bpf_htons(1 << 8));
-	return store_start(skb, &h->v4.eth, V4_L4);
+	return store_start(skb, start_of_v4(h), V4_L4);
 }
 
 #endif

@@ -189,9 +189,22 @@ __noinline int find_route(struct __sk_buff *skb, struct headers *h, const struct
 	return h && rec ? find_route_fast(skb, h, rec, hint, r) : refuse_route(r, LS_V_DROP_NO_ROUTE);
 }
 
-/* Sends the packet: the last step of a program, which returns this action. */
-static __always_inline int send_by(struct __sk_buff *skb, const struct route *r)
+/* Gives a packet without an Ethernet header the one of h: the kernel sends none without it to a device that
+ * has such headers, and takes it off again for one that has none. Returns 0, or -1. */
+static __always_inline int add_ethernet(struct __sk_buff *skb, struct headers *h)
 {
+	eth_of(h)->h_proto = skb->protocol;
+	return bpf_skb_change_head(skb, ETH_HLEN, 0) || bpf_skb_store_bytes(skb, 0, eth_of(h), ETH_HLEN, 0)
+		   ? -1
+		   : 0;
+}
+
+/* Sends the packet with the headers h, which stand in it: the last step of a program, which returns this
+ * action. */
+static __always_inline int send_by(struct __sk_buff *skb, struct headers *h, const struct route *r)
+{
+	if (!L3_OFFSET && add_ethernet(skb, h))
+		return drop(LS_V_DROP_REWRITE);
 	skb->tc_index = TAG_FORWARDED;
 	/* The priority of one link does not apply to the other. */
 	if (skb->vlan_present)
@@ -201,11 +214,12 @@ static __always_inline int send_by(struct __sk_buff *skb, const struct route *r)
 
 /*
  * Sends a copy; the packet itself stays. The kernel has no clone_redirect with a neighbor look-up: such a
- * copy passes our own ingress once more.
+ * copy passes our own ingress once more. So does one without an Ethernet header, which the packet itself must
+ * not get.
  */
 static __always_inline void send_copy_by(struct __sk_buff *skb, const struct route *r)
 {
-	if (r->resolve) {
+	if (r->resolve || !L3_OFFSET) {
 		skb->tc_index = TAG_SEND;
 		bpf_clone_redirect(skb, skb->ifindex, BPF_F_INGRESS);
 	} else {

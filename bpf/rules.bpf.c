@@ -109,7 +109,7 @@ static __noinline int translate_by(struct __sk_buff *skb, const struct ls_target
 	if (write_headers(skb, &scratch->in, &scratch->out, seg.opt_len))
 		return drop(LS_V_DROP_REWRITE);
 	count(LS_V_FORWARDED);
-	return send_by(skb, &route);
+	return send_by(skb, &scratch->out, &route);
 }
 
 static __always_inline int ask(struct __sk_buff *skb, const struct ls_rule *r)

@@ -70,7 +70,7 @@ static __always_inline int undrain_forward(struct __sk_buff *skb, const struct f
 	if (write_headers(skb, &scratch->in, new, seg->opt_len))
 		return drop(LS_V_DROP_REWRITE);
 	count(LS_V_FORWARDED);
-	return send_by(skb, &route);
+	return send_by(skb, new, &route);
 }
 
 /* Forwards the acknowledgement of a packet of the sender to the far end, without its payload: this is the

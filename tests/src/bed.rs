@@ -81,6 +81,16 @@ impl Bed {
     /// Starts a bed on nodes that the test has changed already.
     pub fn on(net: Line, policy: Policy<'_>, more: impl FnOnce(Config) -> Config) -> Bed {
         let target = SocketAddr::from((net.server_addr, TARGET_PORT));
+        Bed::toward(target, net, policy, more)
+    }
+
+    /// Starts a bed on nodes whose server listens at another address of its own.
+    pub fn toward(
+        target: SocketAddr,
+        net: Line,
+        policy: Policy<'_>,
+        more: impl FnOnce(Config) -> Config,
+    ) -> Bed {
         let listener = net.server.run(|| TcpListener::bind(target)).unwrap().unwrap();
         let front = SocketAddr::from((net.family().unspecified(), FRONT_PORT));
         let config = Config::new().listener(front, target, policy.splice, policy.detach);

@@ -25,6 +25,7 @@ pub use registration::Alone;
 use crate::{
     abi::{Leg, PerSide, Side},
     attach::Programs,
+    bare::{Bare, Framing},
     error::Error,
     events::Event,
     flows::Direction,
@@ -56,6 +57,7 @@ const GRACE_AT_START: Duration = Duration::from_secs(1);
 pub struct Dataplane {
     pins: Pins,
     programs: Programs,
+    bare: Bare,
     inspect: OwnedFd,
     demote: OwnedFd,
     promote: OwnedFd,
@@ -113,6 +115,7 @@ impl Dataplane {
         let plane = Dataplane {
             pins,
             programs: loaded.programs,
+            bare: Bare::default(),
             inspect: loaded.inspect,
             demote: loaded.demote,
             promote: loaded.promote,
@@ -190,9 +193,14 @@ impl Dataplane {
         self.records.load(Ordering::Relaxed) / 2
     }
 
-    /// Attaches the programs to an interface; again is no error.
-    pub fn attach(&self, ifindex: u32) -> Result<(), Error> {
-        self.programs.attach(&self.pins, ifindex)
+    /// Attaches the programs to an interface; again is no error. The first call for a device without Ethernet headers loads
+    /// those for such devices.
+    pub fn attach(&self, ifindex: u32, framing: Framing) -> Result<(), Error> {
+        let programs = match framing {
+            Framing::Ethernet => &self.programs,
+            Framing::Bare => self.bare.programs(&self.pins)?,
+        };
+        programs.attach(&self.pins, ifindex)
     }
 
     /// Detaches the programs from an interface, XDP, too.

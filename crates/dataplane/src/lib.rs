@@ -3,6 +3,7 @@
 
 mod abi;
 mod attach;
+mod bare;
 mod clsact;
 mod dataplane;
 mod error;
@@ -36,6 +37,9 @@ mod serials;
 )]
 mod skel {
     include!(concat!(env!("OUT_DIR"), "/forward.skel.rs"));
+    mod bare {
+        include!(concat!(env!("OUT_DIR"), "/bare.skel.rs"));
+    }
     mod inject {
         include!(concat!(env!("OUT_DIR"), "/inject.skel.rs"));
     }
@@ -54,6 +58,7 @@ mod skel {
     mod xdp {
         include!(concat!(env!("OUT_DIR"), "/xdp.skel.rs"));
     }
+    pub(crate) use bare::BareSkelBuilder;
     pub(crate) use flow_ops::{FlowOpsSkelBuilder, types};
     pub(crate) use inject::InjectSkelBuilder;
     pub(crate) use inspect::{InspectSkelBuilder, types::__sk_buff};
@@ -72,6 +77,7 @@ mod view;
 mod xdp;
 
 pub use abi::{ABI_VERSION, FLOW_BYTES, Family, Leg, Mapping, Offset, PerSide, Seq, Side};
+pub use bare::Framing;
 pub use dataplane::{Adopted, Alone, Dataplane};
 pub use error::Error;
 pub use events::{Event, EventKind};

@@ -58,6 +58,7 @@ mod sockets;
 mod tool;
 pub mod topology;
 pub mod traffic;
+mod tunnel;
 mod unable;
 
 pub use clock::monotonic_ns;
@@ -73,4 +74,5 @@ pub use topology::{
     MultiServerOptions,
 };
 pub use traffic::{ConnectionSpec, Exchanges, Outcome, Traffic, TrafficServer, TrafficSpec};
+pub use tunnel::{Tunnel, TunnelEnd};
 pub use unable::not_run;

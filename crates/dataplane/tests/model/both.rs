@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use longsplice_core::seq::Seq;
-use longsplice_dataplane::{Event, EventKind, PerSide, Ran, Ring, Side};
+use longsplice_dataplane::{Event, EventKind, Framing, PerSide, Ran, Ring, Side};
 use longsplice_model::{
     self as machine, Finish, Freeze, Mode, Outcome, Passage, Placement, TakeOver, Transfer, Verdict, Wake,
 };
@@ -46,7 +46,9 @@ impl Both {
         let flow = Flow::track(Plan::default());
         flow.net.deaf();
         for side in Side::BOTH {
-            flow.plane.attach(flow.ifindex(side)).expect("attached");
+            flow.plane
+                .attach(flow.ifindex(side), Framing::Ethernet)
+                .expect("attached");
         }
         Both {
             maps: Maps::open(&flow.plane.instance),

@@ -1,7 +1,7 @@
 //! A restarted daemon adopts everything; one that must not adopt changes nothing.
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
-use longsplice_dataplane::{ABI_VERSION, Adopted, Dataplane, Error, Mode, Options, Side};
+use longsplice_dataplane::{ABI_VERSION, Adopted, Dataplane, Error, Framing, Mode, Options, Side};
 
 use crate::support::{
     flow::{Flow, Plan, legs},
@@ -347,7 +347,9 @@ fn removing_leaves_nothing() {
     let flow = Flow::track(Plan::default());
     flow.plane.spoil();
     let slot = no_half_flow(&flow);
-    flow.plane.attach(flow.ifindex(Side::Client)).expect("attached");
+    flow.plane
+        .attach(flow.ifindex(Side::Client), Framing::Ethernet)
+        .expect("attached");
     assert_eq!(flow.plane.linked_interfaces(), [flow.ifindex(Side::Client)]);
     flow.plane.remove();
     assert!(!std::path::Path::new(&format!("/sys/fs/bpf/longsplice-{}", flow.plane.instance)).exists());

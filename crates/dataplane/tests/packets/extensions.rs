@@ -1,6 +1,6 @@
 //! IP options and extension headers of a flow's segments: they hide nothing, and are kept.
 
-use longsplice_dataplane::{Context, Family, Hook, Seq, Side};
+use longsplice_dataplane::{Context, Family, Framing, Hook, Seq, Side};
 
 use crate::support::{
     FAMILY,
@@ -92,7 +92,9 @@ fn a_sum_of_the_device_is_kept() {
 #[test]
 fn a_checksum_is_left_to_the_device() {
     let flow = Flow::detached(Plan::default());
-    flow.plane.attach(flow.ifindex(Client)).expect("attached");
+    flow.plane
+        .attach(flow.ifindex(Client), Framing::Ethernet)
+        .expect("attached");
     let taps = ["a1", "b1"].map(|name| Tap::with_offload(flow.net.ifindex(name)));
     let mut reference = flow.reference(Client);
     for packet in segments(&flow, Client) {

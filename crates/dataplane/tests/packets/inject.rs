@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use longsplice_dataplane::{Leg, Mode, PerSide, Seq, Side, Slot};
+use longsplice_dataplane::{Framing, Leg, Mode, PerSide, Seq, Side, Slot};
 
 use crate::support::{
     choose,
@@ -146,7 +146,10 @@ impl OnWire {
         let (socket, _) = listener.accept().expect("a connection");
         let ifindex = net.ifindex("a0");
         let connected = Connected::new(net, socket, leg, frame);
-        connected.plane.attach(ifindex).expect("attached");
+        connected
+            .plane
+            .attach(ifindex, Framing::Ethernet)
+            .expect("attached");
         OnWire {
             tap,
             ifindex,
@@ -221,7 +224,10 @@ fn on_the_loopback_where_its_peer_is_on_this_host() {
         let (socket, _) = listener.accept().expect("a connection");
         let leg = Leg::new(client.local_addr().expect("an address"), address);
         let connected = Connected::new(net, socket, leg, blank([0; 6], [0; 6]));
-        connected.plane.attach(LOOPBACK).expect("attached");
+        connected
+            .plane
+            .attach(LOOPBACK, Framing::Ethernet)
+            .expect("attached");
         // The client has not sent it, so it can only come by injection.
         let frame = connected.next.bytes();
         connected.inject(LOOPBACK, &frame);

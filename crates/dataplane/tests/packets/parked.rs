@@ -1,7 +1,7 @@
 //! FINAL, egress: all segments of a parked or closed socket are dropped, and a program that would connect is refused at
 //! once.
 
-use longsplice_dataplane::Side;
+use longsplice_dataplane::{Framing, Side};
 
 use crate::support::{
     choose,
@@ -90,7 +90,9 @@ fn a_local_syn_is_answered_with_a_reset() {
 #[test]
 fn connecting_onto_a_live_flow_is_refused_at_once() {
     let flow = Flow::detached(Plan::default());
-    flow.plane.attach(flow.ifindex(Side::Server)).expect("attached");
+    flow.plane
+        .attach(flow.ifindex(Side::Server), Framing::Ethernet)
+        .expect("attached");
     let socket = socket2::Socket::new(
         choose(socket2::Domain::IPV4, socket2::Domain::IPV6),
         socket2::Type::STREAM,

@@ -1,7 +1,7 @@
 //! VLAN tags (IEEE 802.1Q). A sub-interface sees none: the packet is an ordinary one, on an interface of its own. This
 //! machine's kernel has no sub-interfaces, so the interface below is tested.
 
-use longsplice_dataplane::Side;
+use longsplice_dataplane::{Framing, Side};
 
 use crate::support::{
     flow::{Flow, Plan},
@@ -20,7 +20,9 @@ fn tagged(packet: &Packet, priority: u8, number: u8) -> Vec<u8> {
 
 fn wired() -> (Flow, [Tap; 2], Packet) {
     let flow = Flow::detached(Plan::default());
-    flow.plane.attach(flow.ifindex(Client)).expect("attached");
+    flow.plane
+        .attach(flow.ifindex(Client), Framing::Ethernet)
+        .expect("attached");
     let taps = ["a1", "b1"].map(|name| Tap::new(flow.net.ifindex(name)));
     let packet = Packet {
         payload: pattern(100),

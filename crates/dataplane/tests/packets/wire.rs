@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use longsplice_dataplane::{Mode, Side};
+use longsplice_dataplane::{Framing, Mode, Side};
 
 use crate::support::{
     flow::{Flow, Plan, leg},
@@ -17,7 +17,9 @@ use Side::{Client, Server};
 fn wired(make: fn(Plan) -> Flow) -> (Flow, [Tap; 2]) {
     let flow = make(Plan::default());
     for side in Side::BOTH {
-        flow.plane.attach(flow.ifindex(side)).expect("attached");
+        flow.plane
+            .attach(flow.ifindex(side), Framing::Ethernet)
+            .expect("attached");
     }
     let taps = ["a1", "b1"].map(|name| Tap::with_offload(flow.net.ifindex(name)));
     (flow, taps)
@@ -122,7 +124,9 @@ fn a_segment_waits_for_a_neighbour() {
 #[test]
 fn the_far_copy_of_the_drain_waits_for_a_neighbour() {
     let (flow, taps) = wired(Flow::track);
-    flow.plane.attach(flow.ifindex(Client)).expect("attached");
+    flow.plane
+        .attach(flow.ifindex(Client), Framing::Ethernet)
+        .expect("attached");
     let old = Packet {
         payload: pattern(50),
         ..flow.peer_segment(Server)

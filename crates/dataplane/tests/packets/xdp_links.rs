@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use longsplice_dataplane::{Dataplane, Side, XdpError, XdpMode};
+use longsplice_dataplane::{Dataplane, Framing, Side, XdpError, XdpMode};
 use strum::VariantArray;
 
 use crate::support::{
@@ -31,7 +31,7 @@ fn wired(mode: XdpMode) -> (Flow, [Tap; 2]) {
     for side in Side::BOTH {
         flow.net.take_frames(side, true);
         let ifindex = flow.ifindex(side);
-        flow.plane.attach(ifindex).expect("attached");
+        flow.plane.attach(ifindex, Framing::Ethernet).expect("attached");
         flow.plane.attach_xdp(ifindex, mode).expect("attached");
         assert!(flow.plane.open_exit(ifindex, mode).expect("told"));
     }

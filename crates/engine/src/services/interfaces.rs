@@ -7,7 +7,7 @@ use std::{
 };
 
 use futures_util::TryStreamExt;
-use longsplice_dataplane::Dataplane;
+use longsplice_dataplane::{Dataplane, Framing};
 use parking_lot::{Mutex, RwLock};
 use rtnetlink::{
     Handle, RouteMessageBuilder,
@@ -22,10 +22,11 @@ use tokio::time::Instant;
 /// and segments that pass meanwhile would come to the stack, which resets their connections.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// State of an interface with Ethernet headers.
+/// State of an interface that programs can be put on.
 #[derive(Debug)]
 struct Link {
     name: String,
+    framing: Framing,
     is_up: bool,
 }
 
@@ -46,10 +47,20 @@ impl Links {
         })
     }
 
-    /// Returns the names of the interfaces that are up, by index.
-    pub(crate) fn up(&self) -> HashMap<u32, String> {
+    /// Returns the names of the interfaces with Ethernet headers that are up, by index.
+    pub(crate) fn up_with_ethernet(&self) -> HashMap<u32, String> {
         let up = self.by_index.iter().filter(|(_, link)| link.is_up);
+        let up = up.filter(|(_, link)| link.framing == Framing::Ethernet);
         up.map(|(index, link)| (*index, link.name.clone())).collect()
+    }
+
+    /// Returns those of these interfaces whose packets have Ethernet headers.
+    pub(crate) fn with_ethernet(&self, mut of: HashMap<u32, String>) -> HashMap<u32, String> {
+        of.retain(|index, _| {
+            let link = self.by_index.get(index);
+            link.is_none_or(|link| link.framing == Framing::Ethernet)
+        });
+        of
     }
 }
 
@@ -81,10 +92,10 @@ impl Interfaces {
             by_index: links,
             routed,
         } = links;
-        let wanted: HashMap<u32, String> = links
+        let wanted: HashMap<u32, &Link> = links
             .iter()
             .filter(|(index, link)| link.is_up && routed.contains(index) && chosen(&link.name))
-            .map(|(index, link)| (*index, link.name.clone()))
+            .map(|(index, link)| (*index, link))
             .collect();
         // Never hold this lock over a system call: each assessment of a pair takes it.
         let watched = || self.watched.write();
@@ -117,14 +128,14 @@ impl Interfaces {
                 }
             }
         }
-        for (ifindex, name) in wanted {
+        for (ifindex, Link { name, framing, .. }) in wanted {
             if watched().contains_key(&ifindex) {
                 continue;
             }
-            match plane.attach(ifindex) {
+            match plane.attach(ifindex, *framing) {
                 Ok(()) => {
                     tracing::info!(interface = name, ifindex, "watched");
-                    watched().insert(ifindex, name);
+                    watched().insert(ifindex, name.clone());
                 }
                 Err(error) => {
                     tracing::warn!(interface = name, %error, "cannot be watched: its pairs are relayed")
@@ -135,24 +146,39 @@ impl Interfaces {
     }
 }
 
-/// Returns the interfaces that have Ethernet headers.
+/// Returns how packets stand on an interface of this type at tc; `None`: not as the programs expect. A tunnel without a
+/// fixed far end may build its outer header before tc, so only those from point to point are ours.
+fn framing_of(kind: LinkLayerType, flags: LinkFlags) -> Option<Framing> {
+    match kind {
+        LinkLayerType::Ether | LinkLayerType::Loopback => Some(Framing::Ethernet),
+        LinkLayerType::None
+        | LinkLayerType::Tunnel
+        | LinkLayerType::Tunnel6
+        | LinkLayerType::Sit
+        | LinkLayerType::Ipgre
+        | LinkLayerType::Ip6gre
+            if flags.contains(LinkFlags::Pointopoint) && !flags.contains(LinkFlags::Broadcast) =>
+        {
+            Some(Framing::Bare)
+        }
+        _ => None,
+    }
+}
+
+/// Returns the interfaces that programs can be put on.
 async fn links(handle: &Handle) -> Result<HashMap<u32, Link>, rtnetlink::Error> {
     let mut found = HashMap::new();
     let mut links = handle.link().get().execute();
     while let Some(link) = links.try_next().await? {
-        // Programs see packets with Ethernet headers; other links would need a second layout.
-        let usable = matches!(
-            link.header.link_layer_type,
-            LinkLayerType::Ether | LinkLayerType::Loopback
-        );
+        let framing = framing_of(link.header.link_layer_type, link.header.flags);
         let is_up = link.header.flags.contains(LinkFlags::Up);
         let name = link.attributes.iter().find_map(|a| match a {
             LinkAttribute::IfName(name) => Some(name.clone()),
             _ => None,
         });
         let index = link.header.index;
-        if let Some(name) = name.filter(|_| usable) {
-            found.insert(index, Link { name, is_up });
+        if let (Some(name), Some(framing)) = (name, framing) {
+            found.insert(index, Link { name, framing, is_up });
         }
     }
     Ok(found)

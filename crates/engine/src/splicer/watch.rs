@@ -89,10 +89,9 @@ async fn follow(context: &Arc<Context>, handle: &Handle) -> Result<bool, rtnetli
         let waits = context
             .interfaces
             .follow(plane, context.config.interfaces.as_deref(), &links);
-        context
-            .xdp
-            .follow(plane, &context.config, &context.interfaces.watched());
-        context.rules.follow(&links.up());
+        let watched = links.with_ethernet(context.interfaces.watched());
+        context.xdp.follow(plane, &context.config, &watched);
+        context.rules.follow(&links.up_with_ethernet());
         waits
     };
     // Without an answer, the splicer has ended.

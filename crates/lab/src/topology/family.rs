@@ -64,7 +64,7 @@ impl Family {
 
     /// Returns the suffix of an address for `ip`: the length of the prefix of each network here, and for IPv6 `nodad`:
     /// an address under duplicate detection cannot be bound.
-    pub(super) fn network(self) -> &'static str {
+    pub(crate) fn network(self) -> &'static str {
         match self {
             Family::V4 => "/24",
             Family::V6 => "/64 nodad",

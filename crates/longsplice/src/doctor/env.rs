@@ -16,6 +16,8 @@ pub struct Interface {
     pub kind: u16,
     /// True if it is administratively up.
     pub up: bool,
+    /// True if there is one station at its other end (IFF_POINTOPOINT without IFF_BROADCAST).
+    pub point_to_point: bool,
 }
 
 /// Queries that the checks send to a machine.
@@ -83,6 +85,8 @@ impl Env for Machine {
                 name: a.interface_name,
                 kind,
                 up: a.flags.contains(InterfaceFlags::IFF_UP),
+                point_to_point: a.flags.contains(InterfaceFlags::IFF_POINTOPOINT)
+                    && !a.flags.contains(InterfaceFlags::IFF_BROADCAST),
             })
         };
         let mut all: Vec<_> = addresses.filter_map(link).collect();

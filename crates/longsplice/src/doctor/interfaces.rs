@@ -4,12 +4,20 @@ use super::{Env, Finding, Interface};
 
 /// Types with an Ethernet header to rewrite: ARPHRD_ETHER and ARPHRD_LOOPBACK.
 const WITH_ETHERNET_HEADER: [u16; 2] = [1, 772];
+/// Types whose packets begin with the IP header, if they lead from point to point: ARPHRD_NONE (tun, WireGuard), TUNNEL,
+/// TUNNEL6, SIT, IPGRE, IP6GRE.
+const BARE: [u16; 6] = [0xfffe, 768, 769, 776, 778, 823];
 /// Limits the interfaces that are examined in detail: a host of containers has hundreds.
 const MOST_EXAMINED: usize = 8;
 
 impl Interface {
     fn ethernet(&self) -> bool {
         WITH_ETHERNET_HEADER.contains(&self.kind)
+    }
+
+    /// Returns true if flows can be spliced over it.
+    fn is_usable(&self) -> bool {
+        self.ethernet() || (BARE.contains(&self.kind) && self.point_to_point)
     }
 }
 
@@ -23,18 +31,21 @@ pub(super) fn usable(env: &dyn Env) -> Vec<Finding> {
             .join(" ")
     };
     let mut findings = Vec::new();
-    let usable = names(|i| i.ethernet() && i.up);
+    let usable = names(|i| i.is_usable() && i.up);
     findings.push(if usable.is_empty() {
-        Finding::missing("interfaces", "none that is up has Ethernet headers").mend("ip link set dev NAME up")
+        Finding::missing("interfaces", "none that is up can carry spliced flows")
+            .mend("ip link set dev NAME up")
     } else {
         Finding::good("interfaces", format!("flows can be spliced over {usable}"))
     });
-    let others = names(|i| !i.ethernet() && i.up);
+    let others = names(|i| !i.is_usable() && i.up);
     if !others.is_empty() {
-        let text = format!("without Ethernet headers, so relayed (reason `interface`): {others}");
+        let text = format!(
+            "neither with Ethernet headers nor from point to point, so relayed (reason `interface`): {others}"
+        );
         findings.push(Finding::notice("interfaces", text));
     }
-    let down = names(|i| i.ethernet() && !i.up);
+    let down = names(|i| i.is_usable() && !i.up);
     if !down.is_empty() {
         findings.push(Finding::good(
             "interfaces",

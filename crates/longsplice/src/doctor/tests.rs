@@ -28,6 +28,7 @@ fn interface(name: &str, kind: u16) -> Interface {
         name: name.into(),
         kind,
         up: true,
+        point_to_point: false,
     }
 }
 

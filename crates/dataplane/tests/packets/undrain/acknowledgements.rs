@@ -1,7 +1,7 @@
 //! The far end waits for acknowledgements of the bytes that it sent past the sockets: it gets a copy without payload of
 //! each segment for the socket. The copy comes in once more, so real interfaces show this.
 
-use longsplice_dataplane::{Seq, Side};
+use longsplice_dataplane::{Framing, Seq, Side};
 
 use super::{SENT, across, start};
 use crate::support::{
@@ -16,7 +16,9 @@ fn wired(past: Past) -> (Flow, [Tap; 2]) {
     let flow = Flow::woken(Plan::default(), past);
     flow.net.deaf();
     for side in Side::BOTH {
-        flow.plane.attach(flow.ifindex(side)).expect("attached");
+        flow.plane
+            .attach(flow.ifindex(side), Framing::Ethernet)
+            .expect("attached");
     }
     let taps = ["a1", "b1"].map(|name| Tap::with_offload(flow.net.ifindex(name)));
     (flow, taps)
@@ -192,7 +194,9 @@ fn the_segment_that_wakes_the_pair_has_a_copy_too() {
             .set_trap(side, Some(Seq::new(start(&flow, side)) + SENT[side] + 1));
         flow.net.deaf();
         for s in Side::BOTH {
-            flow.plane.attach(flow.ifindex(s)).expect("attached");
+            flow.plane
+                .attach(flow.ifindex(s), Framing::Ethernet)
+                .expect("attached");
         }
         let taps = ["a1", "b1"].map(|name| Tap::with_offload(flow.net.ifindex(name)));
         let packet = flow.later(side, SENT[side], 20, 9);

@@ -1,6 +1,6 @@
 //! Resets of a peer, and of a woken socket.
 
-use longsplice_dataplane::{Mode, Ran, Side};
+use longsplice_dataplane::{Framing, Mode, Ran, Side};
 
 use super::{SENT, across, awake, start};
 use crate::support::{
@@ -18,7 +18,9 @@ fn a_peers_reset_goes_to_both_while_the_far_end_waits() {
             let flow = awake();
             flow.net.deaf();
             for s in Side::BOTH {
-                flow.plane.attach(flow.ifindex(s)).expect("attached");
+                flow.plane
+                    .attach(flow.ifindex(s), Framing::Ethernet)
+                    .expect("attached");
             }
             let taps = ["a1", "b1"].map(|name| Tap::with_offload(flow.net.ifindex(name)));
             let sent = SENT[side];
@@ -54,7 +56,9 @@ fn a_peers_reset_goes_to_the_far_end_that_has_heard_everything_but_not_its_last_
         let flow = Flow::woken(Plan::default(), past);
         flow.net.deaf();
         for s in Side::BOTH {
-            flow.plane.attach(flow.ifindex(s)).expect("attached");
+            flow.plane
+                .attach(flow.ifindex(s), Framing::Ethernet)
+                .expect("attached");
         }
         let taps = ["a1", "b1"].map(|name| Tap::with_offload(flow.net.ifindex(name)));
         let all = SENT[far];
@@ -97,7 +101,9 @@ fn a_forged_reset_stays_where_it_is() {
             let flow = awake();
             flow.net.deaf();
             for s in Side::BOTH {
-                flow.plane.attach(flow.ifindex(s)).expect("attached");
+                flow.plane
+                    .attach(flow.ifindex(s), Framing::Ethernet)
+                    .expect("attached");
             }
             let taps = ["a1", "b1"].map(|name| Tap::with_offload(flow.net.ifindex(name)));
             let packet = Packet {

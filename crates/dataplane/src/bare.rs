@@ -1,0 +1,70 @@
+//! Loads the programs for devices without Ethernet headers once such a device is to be watched.
+
+use std::{io, mem::MaybeUninit, sync::OnceLock};
+
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use parking_lot::Mutex;
+
+use crate::{
+    attach::Programs,
+    error::Error,
+    load::{all_maps, hold, pinned_hashing, set_hash, share},
+    pins::Pins,
+    retry_load::retry_load,
+    skel::BareSkelBuilder,
+};
+
+/// Says what the packets of a device begin with, as programs at tc see them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Framing {
+    /// An Ethernet header.
+    Ethernet,
+    /// Their IP header: tun, WireGuard, tunnels of IP.
+    Bare,
+}
+
+/// Holds the programs, once a device has needed them.
+#[derive(Debug, Default)]
+pub(crate) struct Bare {
+    programs: OnceLock<Programs>,
+    loading: Mutex<()>,
+}
+
+impl Bare {
+    /// Returns the programs. The first call loads them, with the pinned maps.
+    pub(crate) fn programs(&self, pins: &Pins) -> Result<&Programs, Error> {
+        let _one = self.loading.lock();
+        match self.programs.get() {
+            Some(programs) => Ok(programs),
+            None => {
+                let programs = retry_load(|| load(pins))?;
+                Ok(self.programs.get_or_init(|| programs))
+            }
+        }
+    }
+}
+
+fn load(pins: &Pins) -> Result<Programs, Error> {
+    let mut object = MaybeUninit::uninit();
+    let mut open = BareSkelBuilder::default()
+        .open(&mut object)
+        .map_err(|e| Error::from_bpf("cannot open the programs", &e))?;
+    let (Some(buckets), Some(keys)) = pinned_hashing(pins)? else {
+        return Err(Error::System {
+            what: "the pins have no table of flows".into(),
+            source: io::ErrorKind::NotFound.into(),
+        });
+    };
+    set_hash!(open, buckets, keys);
+    share(pins, all_maps!(open))?;
+    let bare = open.load().map_err(|e| {
+        Error::from_load(
+            "cannot load the programs for devices without Ethernet headers",
+            &e,
+        )
+    })?;
+    Ok(Programs {
+        ingress: hold(&bare.progs.ingress)?,
+        egress: hold(&bare.progs.egress)?,
+    })
+}
