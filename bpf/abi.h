@@ -3,7 +3,7 @@
  * Defines the types that the kernel half shares with Rust, which reads them out of the object's BTF: none of
  * them is written a second time. A change of any layout or meaning raises LS_ABI_VERSION: pinned maps carry
  * it, and a daemon of another version converts them. It finds the fields of struct ls_flow and struct ls_slot
- * by their names (docs/decisions/0027). So a name keeps its meaning in all versions, as do the values of enum
+ * by their names (docs/decisions/0031). So a name keeps its meaning in all versions, as do the values of enum
  * ls_mode and enum ls_placement; a new meaning gets a new name. The fields of struct ls_meta up to
  * `lo_forwarding` keep their places.
  */

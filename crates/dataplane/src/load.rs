@@ -51,6 +51,7 @@ pub(crate) struct Loaded {
     pub(crate) slots: MapHandle,
     pub(crate) verdicts: MapHandle,
     pub(crate) meta: MapHandle,
+    pub(crate) disorders: MapHandle,
 }
 
 /// Sets a program's constants for the table's hash: the number of elements of the map `buckets`, and the keys.
@@ -125,6 +126,7 @@ pub(crate) fn load(pins: &Pins, options: &Options, adopted: bool) -> Result<Load
         slots: forward.slots,
         verdicts: forward.verdicts,
         meta: forward.meta,
+        disorders: forward.disorders,
     })
 }
 
@@ -137,6 +139,7 @@ struct Forward {
     slots: MapHandle,
     verdicts: MapHandle,
     meta: MapHandle,
+    disorders: MapHandle,
 }
 
 fn load_forward(
@@ -185,6 +188,7 @@ fn load_forward(
         slots: map(&forward.maps.slots)?,
         verdicts: map(&forward.maps.verdicts)?,
         meta: map(&forward.maps.meta)?,
+        disorders: map(&forward.maps.disorders)?,
     })
 }
 
@@ -342,7 +346,7 @@ pub(crate) fn find_predecessor(options: &Options) -> Result<Option<Pins>, Error>
         let meta = pinned_meta(&pins).unwrap_or_default();
         // A part of the pins, which only a removal by hand leaves, is of no use.
         let is_usable = pins.is_complete() && meta.version == ABI_VERSION && meta.netns == ours;
-        let is_needed = has_flows(&pins) && pins.is_complete();
+        let is_needed = has_flows(&pins) && pins.is_readable();
         if !is_usable && !is_needed {
             tracing::info!(path, "removed what an instance left that has no flows");
             pins.remove_all();

@@ -92,6 +92,13 @@ impl Pins {
         MAPS.iter().all(|name| self.map(name).exists())
     }
 
+    /// Returns true if the maps from which flows are adopted have pins, in whatever version.
+    pub(crate) fn is_readable(&self) -> bool {
+        ["flows", "slots", "meta"]
+            .iter()
+            .all(|name| self.map(name).exists())
+    }
+
     /// Lets the next process serve this generation. Keeps the pins.
     pub(crate) fn unlock(&self) {
         self.lock.lock().take();

@@ -1,4 +1,4 @@
-//! Adopts the flows of generations whose processes have ended, while segments pass (docs/decisions/0027).
+//! Adopts the flows of generations whose processes have ended, while segments pass (docs/decisions/0031).
 //!
 //! Our programs are attached before theirs: from the instant at which a flow is in our table, ours serve it. What theirs
 //! noted until then is passed on once they have let go of it, a grace period later.
@@ -78,7 +78,7 @@ impl Dataplane {
         is_over: &impl Fn(&Direction, &Direction) -> bool,
         adopted: &mut Adopted,
     ) -> Result<(), Error> {
-        if !pins.is_complete() {
+        if !pins.is_readable() {
             return Ok(());
         }
         let foreign = Foreign::open(pins, self.flows.map())?;
