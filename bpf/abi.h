@@ -3,7 +3,7 @@
  * Defines the types that the kernel half shares with Rust, which reads them out of the object's BTF: none of
  * them is written a second time. A change of any layout or meaning raises LS_ABI_VERSION: pinned maps carry
  * it, and a daemon of another version converts them. It finds the fields of struct ls_flow and struct ls_slot
- * by their names (docs/decisions/0031). So a name keeps its meaning in all versions, as do the values of enum
+ * by their names (docs/decisions/0034). So a name keeps its meaning in all versions, as do the values of enum
  * ls_mode and enum ls_placement; a new meaning gets a new name. The fields of struct ls_meta up to
  * `lo_forwarding` keep their places.
  */
@@ -12,7 +12,7 @@
 
 #include <linux/types.h>
 
-#define LS_ABI_VERSION 8
+#define LS_ABI_VERSION 9
 
 /* Defines the unit of time in records: nanoseconds since boot >> LS_TICK_SHIFT, a tick of about 1.07 s. */
 #define LS_TICK_SHIFT 30
@@ -40,6 +40,7 @@ enum ls_trait {
 	LS_SACK = 1 << 4,	 /* the sender permitted SACK */
 	LS_ECN = 1 << 5,	 /* both legs use ECN, RFC 3168 */
 	LS_IDENTITY = 1 << 6,	 /* detached: the translation changes nothing (papers' section III-F) */
+	LS_FAMILIES = 1 << 7,	 /* one leg is of IPv4 and the other of IPv6 */
 };
 
 /* Bits of ls_record.seen: the ends of the stream that passed. */

@@ -31,6 +31,11 @@ pub(crate) struct Bare {
 }
 
 impl Bare {
+    /// Returns the programs, if a device has needed them.
+    pub(crate) fn loaded(&self) -> Option<&Programs> {
+        self.programs.get()
+    }
+
     /// Returns the programs. The first call loads them, with the pinned maps.
     pub(crate) fn programs(&self, pins: &Pins) -> Result<&Programs, Error> {
         let _one = self.loading.lock();

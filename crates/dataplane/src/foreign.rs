@@ -22,7 +22,8 @@ const TRAITS: u32 = ls_trait::LS_SIDE_SERVER.0
     | ls_trait::LS_FAR_LOCAL.0
     | ls_trait::LS_SACK.0
     | ls_trait::LS_ECN.0
-    | ls_trait::LS_IDENTITY.0;
+    | ls_trait::LS_IDENTITY.0
+    | ls_trait::LS_FAMILIES.0;
 
 /// Names under which the record of a side is found in a slot, and in an element of the table.
 const IN_SLOT: [(&str, &str); 2] = [("leg.0.rec.", "from.0.rec."), ("leg.1.rec.", "from.1.rec.")];

@@ -1,4 +1,4 @@
-//! Adopts the flows of generations whose processes have ended, while segments pass (docs/decisions/0031).
+//! Adopts the flows of generations whose processes have ended, while segments pass (docs/decisions/0034).
 //!
 //! Our programs are attached before theirs: from the instant at which a flow is in our table, ours serve it. What theirs
 //! noted until then is passed on once they have let go of it, a grace period later.

@@ -216,49 +216,6 @@ fn flows_of_another_version_run_on_until_they_are_adopted() {
 }
 
 #[test]
-fn a_flow_with_a_number_that_has_no_place_stays_as_it_is() {
-    let (mut flow, instance, _) = killed();
-    of_another_version(&instance);
-    // A trait that only the other version knows.
-    let slots = MapHandle::from_pinned_path(format!("/sys/fs/bpf/longsplice-{instance}/flows"));
-    let flows = slots.expect("a pinned map");
-    let key = flows
-        .keys()
-        .find(|key| {
-            flows
-                .lookup(key, MapFlags::ANY)
-                .is_ok_and(|v| v.is_some_and(|v| v[0] != 0 || v[12] != 0))
-        })
-        .expect("the flow");
-    let mut value = flows
-        .lookup(&key, MapFlags::ANY)
-        .expect("the map")
-        .expect("the value");
-    const TRAITS: usize = 40 + 17;
-    value[TRAITS] |= 0x80;
-    flows.update(&key, &value, MapFlags::ANY).expect("written");
-    let (plane, _) = Dataplane::open(&options(&instance)).expect("a generation of its own");
-    let left = |over| {
-        plane
-            .adopt_predecessors(|_, _| over)
-            .expect("it is looked at")
-            .left
-    };
-    assert_eq!(left(false), 1);
-    assert_eq!(generations(&instance), ["", "+2"]);
-    flow.forwards(
-        Side::Server,
-        &flow.peer_segment(Side::Server),
-        &mut flow.reference(Side::Server),
-    );
-    // It ends by itself, and its programs go with it.
-    assert_eq!(left(true), 0);
-    assert_eq!(generations(&instance), ["+2"]);
-    flow.slot = None;
-    flow.plane = Plane::adopted(plane, &instance);
-}
-
-#[test]
 fn a_successor_of_a_process_that_still_serves_has_pins_of_its_own() {
     let flow = Flow::detached(Plan::default());
     flow.plane.spoil();

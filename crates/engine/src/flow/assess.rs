@@ -89,11 +89,7 @@ fn leg(addresses: &LegInfo) -> Result<Leg, Refusal> {
 
 /// Returns both legs, or an error if they cannot be spliced because of their addresses.
 pub(crate) fn both(addresses: &PerSide<LegInfo>) -> Result<PerSide<Leg>, Refusal> {
-    let legs = PerSide::try_from_fn(|side| leg(&addresses[side]))?;
-    match legs.client.family() == legs.server.family() {
-        true => Ok(legs),
-        false => Err(Refusal::for_good(RelayReason::Families)),
-    }
+    PerSide::try_from_fn(|side| leg(&addresses[side]))
 }
 
 /// Returns the longest segment that can be sent to the peer, in terms of its MSS option. (`snd_mss` would be too low: the
@@ -104,10 +100,11 @@ fn peer_max_segment(leg: Leg, info: &TcpInfo, inspection: &Inspection) -> u32 {
 }
 
 /// Returns the longest segment that leg B's peer may send so that it fits on leg A, the client's; `None` if that is
-/// unknown. `like` is an address of leg B's family: legs of two families are not spliced.
-pub(crate) fn fits_client(plane: &Dataplane, client: BorrowedFd<'_>, like: IpAddr) -> Option<u32> {
+/// unknown. An MSS counts no header of IP, so it means the same on a leg of either family.
+pub(crate) fn fits_client(plane: &Dataplane, client: BorrowedFd<'_>) -> Option<u32> {
     let info = tcp_info(client).ok()?;
-    let fits = info.pmtu().saturating_sub(headers(like));
+    let peer = canonical(SockRef::from(&client).peer_addr().ok()?.as_socket()?);
+    let fits = info.pmtu().saturating_sub(headers(peer.ip()));
     if info.snd_mss() + timestamps_length(&info) == fits {
         // The socket sends segments of that length, so the peer's MSS option allows them.
         return Some(fits);
@@ -338,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn legs_are_of_one_family_and_known_everywhere() {
+    fn legs_are_of_any_family_and_known_everywhere() {
         let v4 = info("198.18.1.1:4000", "198.18.1.2:80");
         let mapped = info("[::ffff:198.18.2.1]:80", "[::ffff:198.18.2.2]:4000");
         let v6 = info("[2001:db8::1]:4000", "[2001:db8::2]:80");
@@ -346,9 +343,9 @@ mod tests {
         let matched = |legs: [LegInfo; 2]| both(&legs.into()).map_err(|refusal| refusal.reason);
         assert!(matched([v4, mapped]).is_ok_and(|legs| legs.server.peer.to_string() == "198.18.2.1:80"));
         assert!(matched([v6, v6]).is_ok());
+        assert!(matched([v4, v6]).is_ok());
+        assert!(matched([v6, mapped]).is_ok_and(|legs| legs.server.peer.is_ipv4()));
         for (legs, reason) in [
-            ([v4, v6], RelayReason::Families),
-            ([v6, mapped], RelayReason::Families),
             ([v6, linked], RelayReason::LinkLocal),
             ([linked, v4], RelayReason::LinkLocal),
         ] {

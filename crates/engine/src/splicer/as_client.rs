@@ -49,7 +49,7 @@ impl Splicer {
         let from = client_address(target, client)?;
         let target = longsplice_repair::canonical(target);
         if let Some(plane) = self.context.plane().filter(|_| assess::is_global(target)) {
-            let segment = segment_limit(plane, client, target);
+            let segment = segment_limit(plane, client);
             let own = identity::connect(plane, client, target, segment);
             if let Some(done) = tokio::time::timeout(timeout, own).await? {
                 return done;

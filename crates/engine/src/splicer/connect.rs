@@ -80,7 +80,7 @@ impl Splicer {
             };
             return tokio::time::timeout(timeout, connect).await?;
         };
-        let segment = segment_limit(plane, client, target);
+        let segment = segment_limit(plane, client);
         ports
             .connect(plane, &context.routes, from, target, segment, timeout)
             .await
@@ -88,6 +88,6 @@ impl Splicer {
 }
 
 /// Returns the longest segment that leg B may offer to take, so that it fits on leg A; `None`: no limit.
-pub(super) fn segment_limit(plane: &Dataplane, client: BorrowedFd<'_>, target: SocketAddr) -> Option<u32> {
-    assess::fits_client(plane, client, target.ip()).filter(|&bytes| bytes <= LARGEST_SEGMENT)
+pub(super) fn segment_limit(plane: &Dataplane, client: BorrowedFd<'_>) -> Option<u32> {
+    assess::fits_client(plane, client).filter(|&bytes| bytes <= LARGEST_SEGMENT)
 }

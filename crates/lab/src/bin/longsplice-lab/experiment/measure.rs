@@ -404,6 +404,7 @@ mod tests {
             }],
             accelerators: vec![serde_json::json!({ "taken_over_total": 1 }); nodes],
             listed: Vec::new(),
+            refused: Vec::new(),
             cost: None,
             links: Vec::new(),
             lateness_p99_ms: 0.0,
