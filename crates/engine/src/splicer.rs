@@ -44,8 +44,7 @@ pub enum OpenError {
     /// The kernel lacks a feature: a relay is still possible.
     #[error("{0}")]
     Unsupported(String),
-    /// The pins of a predecessor are of another version, or belong to another network namespace, and have flows, which
-    /// would be harmed; or the directory of the pins cannot be trusted. A relay is still possible.
+    /// The pins of a predecessor belong to another network namespace, and have flows, which would be harmed; or the directory of the pins cannot be trusted. A relay is still possible.
     #[error("{0}")]
     Incompatible(String),
     /// Another error has occurred, such as a BPF file system that cannot be written. A relay is still possible.
@@ -59,9 +58,7 @@ impl From<PlaneError> for OpenError {
         match e {
             PlaneError::Privileges { .. } => OpenError::Privileges(text),
             PlaneError::Unsupported { .. } => OpenError::Unsupported(text),
-            PlaneError::Version { .. } | PlaneError::Namespace { .. } | PlaneError::Untrusted { .. } => {
-                OpenError::Incompatible(text)
-            }
+            PlaneError::Namespace { .. } | PlaneError::Untrusted { .. } => OpenError::Incompatible(text),
             _ => OpenError::System(text),
         }
     }
@@ -93,6 +90,8 @@ impl Splicer {
                 .map_err(|e| OpenError::System(format!("cannot read the ring: {e}")))?;
         }
         reaper::start(&splicer.context);
+        // The programs are attached: flows are adopted while their segments pass.
+        adopt::start(&splicer.context);
         Ok(splicer)
     }
 

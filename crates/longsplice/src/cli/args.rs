@@ -196,6 +196,10 @@ pub struct Run {
     /// Where to put the admin socket [default: /run/longsplice/INSTANCE.sock]
     #[arg(long, value_name = "PATH")]
     pub admin: Option<PathBuf>,
+    /// Take the place of the running daemon of this instance: it hands over its listening sockets once this one serves, and ends
+    /// when its relayed connections have, or after its shutdown timeout
+    #[arg(long)]
+    pub replace: bool,
 }
 
 /// `forward`.
@@ -268,6 +272,10 @@ pub struct Forward {
     /// Where to put the admin socket [default: /run/longsplice/INSTANCE.sock]
     #[arg(long, value_name = "PATH")]
     pub admin: Option<PathBuf>,
+    /// Take the place of the running daemon of this instance: it hands over its listening sockets once this one serves, and ends
+    /// when its relayed connections have, or after its shutdown timeout
+    #[arg(long)]
+    pub replace: bool,
 }
 
 /// `accelerate`.
