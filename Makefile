@@ -25,7 +25,7 @@ test: deps ## Run all checks and tests (root)
 test-kernels: deps ## Run what depends on the kernel in Debian's 6.1, in an emulator; TEST=PACKAGE/NAME for one program
 	@scripts/test-kernels.sh $(TEST)
 
-soak: deps ## Splice and return 10,000 times, a million times in the model, compare splices with relays, guess blindly 10,000,000 times (root); CYCLES=, SIMULATED=, SCRIPTS=, GUESSES=, KILLS=, SHORT=, SPOILT=
+soak: deps ## Splice and return 10,000 times, a million times in the model, compare splices with relays, guess blindly 10,000,000 times (root); CYCLES=, SIMULATED=, SCRIPTS=, GUESSES=, KILLS=, SHORT=, SPOILT=, RESTARTS=, REPLACEMENTS=
 	@scripts/soak.sh
 
 fuzz: ## Fuzz HTTP, the model's operations and the parsers (needs cargo-fuzz); SECONDS_EACH= for another time
