@@ -53,7 +53,7 @@ fn comes_back_through(net: Line, before_each: impl Fn(&Bed)) {
     }
     pair.exchange(BYTES);
     pair.close();
-    let rules = nft(&bed.net.forwarder, "list chain inet fw in");
+    let rules = nft(&bed.net.forwarder, "list ruleset");
     eprintln!("{rules}");
 }
 
