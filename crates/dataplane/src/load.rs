@@ -52,6 +52,8 @@ pub(crate) struct Loaded {
     pub(crate) slots: MapHandle,
     pub(crate) verdicts: MapHandle,
     pub(crate) meta: MapHandle,
+    /// Not pinned: its elements end with the sockets of this process.
+    pub(crate) handshakes: MapHandle,
 }
 
 /// Sets a program's constants for the table's hash: the number of elements of the map `buckets`, and the keys.
@@ -127,6 +129,7 @@ pub(crate) fn load(pins: &Pins, options: &Options) -> Result<Loaded, Error> {
         slots: forward.slots,
         verdicts: forward.verdicts,
         meta: forward.meta,
+        handshakes: forward.handshakes,
     };
     loaded.hold_maps(pins)?;
     Ok(loaded)
@@ -141,6 +144,7 @@ struct Forward {
     slots: MapHandle,
     verdicts: MapHandle,
     meta: MapHandle,
+    handshakes: MapHandle,
 }
 
 fn load_forward(
@@ -183,6 +187,7 @@ fn load_forward(
         slots: map(&forward.maps.slots)?,
         verdicts: map(&forward.maps.verdicts)?,
         meta: map(&forward.maps.meta)?,
+        handshakes: map(&forward.maps.handshakes)?,
     })
 }
 

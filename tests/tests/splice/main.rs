@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails as the test does")]
 
 mod accelerate;
+mod alike;
 mod bare;
 mod blind;
 mod capture;
@@ -15,6 +16,7 @@ mod fragments;
 mod half_close;
 mod handshake;
 mod interface_down;
+mod interoperability;
 mod ipv6;
 mod kill_connect;
 mod layered;

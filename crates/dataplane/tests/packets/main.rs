@@ -47,5 +47,6 @@ mod vlan;
 mod wake;
 mod windows;
 mod wire;
+mod withhold;
 mod xdp;
 mod xdp_links;
