@@ -131,6 +131,13 @@ static __always_inline int is_echo(const struct ls_record *rec, const struct ls_
  * milliseconds. */
 #define LATE_SPAN (1 << 20)
 
+/* Returns whether the payload of a flow that is forwarded as it comes does not continue what passed before: a
+ * segment is missing, or comes once more. */
+static __always_inline int is_out_of_order(const struct ls_record *rec, const struct segment *seg)
+{
+	return rec->traits & LS_IDENTITY && seg->len && seg->seq != rec->rx_end;
+}
+
 /* Returns whether a segment would change the state of the sender's stream by more than the next bytes in
  * order, which are retransmitted if they were corrupted. (Corruption may change the length of unusual
  * options. TSval grows with each segment; a corrupted one jumps ahead by more than LATE_SPAN.) */

@@ -3,6 +3,7 @@
 #ifndef LONGSPLICE_INGRESS_H
 #define LONGSPLICE_INGRESS_H
 
+#include "disorder.h"
 #include "drain.h"
 #include "syn.h"
 #include "undrain.h"
@@ -78,6 +79,8 @@ static __always_inline int forward(struct __sk_buff *skb, struct flow_ref *flow,
 	if (!is_plain_sound(h) ||
 	    ((tells_more(rec, seg) || (flow->slot && flow->slot->flags & LS_COPY)) && is_corrupted(skb)))
 		return drop(LS_V_DROP_CHECKSUM);
+	if (!flow->slot)
+		note_disorder(flow, seg);
 	admission = admit(flow, seg, &reason);
 	if (admission == REFUSED)
 		return drop(reason);

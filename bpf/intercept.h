@@ -30,8 +30,44 @@ static __always_inline struct bpf_sock *find_socket(struct __sk_buff *skb, const
 	return bpf_skc_lookup_tcp(skb, &t, sizeof(t.ipv6), BPF_F_CURRENT_NETNS, 0);
 }
 
-/* Returns the state of the connection's own socket (enum BPF_TCP_*); 0: there is none. */
-static __always_inline __u32 state_of(struct __sk_buff *skb, const struct tcp_packet *p)
+/* Marks sockets whose next segment a program in user space awaits: it gets a copy. */
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, __u32);
+} awaited_sockets SEC(".maps");
+
+/* Holds connections without a socket here of which a program in user space awaits a segment, by the tuple of
+ * that segment. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 4096);
+	__type(key, struct ls_tuple);
+	__type(value, __u32);
+} awaited_tuples SEC(".maps");
+
+/* Switches the look-up of such connections: 1 while there are any. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} awaiting_any SEC(".maps");
+
+/* Returns whether a segment without a socket here was awaited; the next one is not. */
+static __always_inline int is_awaited_tuple(const struct ls_tuple *tuple)
+{
+	__u32 zero = 0;
+	__u32 *n = bpf_map_lookup_elem(&awaiting_any, &zero);
+
+	return n && *n && !bpf_map_delete_elem(&awaited_tuples, tuple);
+}
+
+/* Returns the state of the connection's own socket (enum BPF_TCP_*); 0: there is none. Tells in *is_awaited
+ * whether the segment was awaited; the next one is not. */
+static __always_inline __u32 state_of(struct __sk_buff *skb, const struct tcp_packet *p, int *is_awaited)
 {
 	struct bpf_sock *sk = find_socket(skb, p, p->tuple.daddr, p->tuple.dport);
 	__u32 state;
@@ -39,6 +75,8 @@ static __always_inline __u32 state_of(struct __sk_buff *skb, const struct tcp_pa
 	if (!sk)
 		return 0;
 	state = sk->state;
+	if (is_awaited && bpf_sk_storage_get(&awaited_sockets, sk, NULL, 0))
+		*is_awaited = !bpf_sk_storage_delete(&awaited_sockets, sk);
 	bpf_sk_release(sk);
 	return state == BPF_TCP_LISTEN ? 0 : state;
 }
@@ -127,7 +165,7 @@ out:
  * connection older than the rule.
  */
 static __always_inline enum ls_rule_verdict intercept(struct __sk_buff *skb, const struct tcp_packet *p,
-						      const struct ls_target *at)
+						      const struct ls_target *at, int *is_awaited)
 {
 	int opens = (p->flags & (TCP_SYN | TCP_ACK | TCP_RST | TCP_FIN)) == TCP_SYN;
 	int answers = (p->flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_ACK;
@@ -136,7 +174,9 @@ static __always_inline enum ls_rule_verdict intercept(struct __sk_buff *skb, con
 
 	if (p->fragment)
 		return LS_R_ODD;
-	state = state_of(skb, p);
+	state = state_of(skb, p, is_awaited);
+	if (!state && answers)
+		*is_awaited = is_awaited_tuple(&p->tuple);
 	if (!state && ((!opens && !answers) || !at->dport))
 		return LS_R_FOREIGN;
 	if ((state || opens) && is_own_address(skb, p))

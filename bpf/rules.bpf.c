@@ -38,29 +38,30 @@ static __always_inline void note(enum ls_rule_verdict verdict)
 }
 
 static __always_inline int fill_sample(struct __sk_buff *skb, void *sample, __u32 room,
-				       const struct ls_rule *r)
+				       const struct ls_rule *r, int is_copy)
 {
 	struct ls_rule_packet *head = sample;
 
 	head->rule = r->rule;
-	head->copy = r->action == LS_A_COPY;
+	head->copy = is_copy;
 	head->ifindex = skb->ifindex;
 	head->len = skb->len;
+	head->at = bpf_ktime_get_ns();
 	return submit_packet(skb, sample, sizeof(*head), ETH_HLEN, room);
 }
 
 /* Gives a packet to the program in user space. Returns 0, or -1 if the ring is full, or the packet is too
  * long. */
-static __always_inline int tell_program(struct __sk_buff *skb, const struct ls_rule *r)
+static __always_inline int tell_program(struct __sk_buff *skb, const struct ls_rule *r, int is_copy)
 {
 	void *sample;
 
 	if (skb->len <= SHORT_PACKET) {
 		sample = bpf_ringbuf_reserve(&rule_packets, sizeof(struct ls_rule_packet) + SHORT_PACKET, 0);
-		return sample ? fill_sample(skb, sample, SHORT_PACKET, r) : -1;
+		return sample ? fill_sample(skb, sample, SHORT_PACKET, r, is_copy) : -1;
 	}
 	sample = bpf_ringbuf_reserve(&rule_packets, sizeof(struct ls_rule_packet) + LONG_PACKET, 0);
-	return sample ? fill_sample(skb, sample, LONG_PACKET, r) : -1;
+	return sample ? fill_sample(skb, sample, LONG_PACKET, r, is_copy) : -1;
 }
 
 /* Builds the record for translate() from a rule's target: no side, no state, the same scale on both sides. */
@@ -114,10 +115,10 @@ static __noinline int translate_by(struct __sk_buff *skb, const struct ls_target
 
 static __always_inline int ask(struct __sk_buff *skb, const struct ls_rule *r)
 {
-	int lost;
+	int is_copy = r->action == LS_A_COPY;
+	int lost = tell_program(skb, r, is_copy);
 
-	lost = tell_program(skb, r);
-	if (r->action == LS_A_COPY) {
+	if (is_copy) {
 		note(lost ? LS_R_COPY_LOST : LS_R_COPIED);
 		return NEXT;
 	}
@@ -129,13 +130,16 @@ static __always_inline int act(struct __sk_buff *skb, const struct tcp_packet *p
 			       const struct ls_rule *r, struct scratch *scratch)
 {
 	const struct ls_target *target = &set->target[r->target % LS_TARGETS_MAX];
+	int is_awaited = 0;
 
 	switch (r->action) {
 	case LS_A_DROP:
 		note(LS_R_DROPPED);
 		return TC_ACT_SHOT;
 	case LS_A_DELIVER:
-		note(intercept(skb, p, target));
+		note(intercept(skb, p, target, &is_awaited));
+		if (is_awaited)
+			note(tell_program(skb, r, 1) ? LS_R_COPY_LOST : LS_R_COPIED);
 		return NEXT;
 	case LS_A_TRANSLATE:
 		return p->fragment ? untranslatable() : translate_by(skb, target, scratch);
@@ -162,7 +166,7 @@ __noinline int follow_error(struct __sk_buff *skb)
 		return NEXT;
 	answering_tuple(&q->old, &p.tuple);
 	p.family = is_v6(&q->old) ? 6 : 4;
-	if (state_of(skb, &p) && !is_own_address(skb, &p)) {
+	if (state_of(skb, &p, NULL) && !is_own_address(skb, &p)) {
 		note(LS_R_FOLLOWED);
 		route_to_us(skb);
 	}

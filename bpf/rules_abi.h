@@ -94,6 +94,7 @@ struct ls_rule_packet {
 	__u32 copy; /* 1: the packet went on; 0: only the program has it */
 	__u32 ifindex;
 	__u32 len;
+	__u64 at; /* CLOCK_MONOTONIC, in nanoseconds */
 };
 
 /* Names the types for BTF. */

@@ -3,6 +3,7 @@
 use std::{
     fs,
     io::{Read, Write},
+    net::SocketAddr,
     os::unix::net::UnixStream,
     path::{Path, PathBuf},
     process::{Command, Output},
@@ -253,9 +254,24 @@ impl Daemon {
         self.ask("/status")
     }
 
-    /// Returns `flows --json`.
+    /// Returns the flows of `flows --json`.
     pub fn flows(&self) -> Vec<Flow> {
-        self.ask("/flows")
+        let mut flows: Vec<serde_json::Value> = self.ask("/flows");
+        flows.retain(|listed| !is_passed_through(listed));
+        serde_json::from_value(flows.into()).unwrap()
+    }
+
+    /// Returns the ports of the clients whose connections were passed through, with the reasons, of `flows --json`.
+    pub fn passed_through(&self) -> Vec<(u16, String)> {
+        let all: Vec<serde_json::Value> = self.ask("/flows");
+        let text = |one: &serde_json::Value, key: &str| one[key].as_str().unwrap().to_owned();
+        all.iter()
+            .filter(|one| is_passed_through(one))
+            .map(|one| {
+                let client: SocketAddr = text(one, "client").parse().unwrap();
+                (client.port(), text(one, "reason"))
+            })
+            .collect()
     }
 
     /// Returns `rules list --json`.
@@ -329,6 +345,10 @@ impl Daemon {
             self.flows().is_empty() && self.status().health.flows == 0
         });
     }
+}
+
+fn is_passed_through(listed: &serde_json::Value) -> bool {
+    listed["state"] == "passed_through"
 }
 
 impl Drop for Daemon {

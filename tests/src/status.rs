@@ -45,6 +45,7 @@ pub struct Health {
 pub struct Accelerator {
     pub open: usize,
     pub taken_over_total: u64,
+    pub taken_over_again_total: BTreeMap<String, u64>,
     pub released_total: u64,
     pub early_failures_total: u64,
     pub passed_through_total: BTreeMap<String, u64>,
@@ -102,6 +103,8 @@ pub struct Flow {
     pub to_client: Direction,
     pub age_seconds: f64,
     pub idle_seconds: Option<f64>,
+    pub client_round_trip_us: Option<u64>,
+    pub server_round_trip_us: Option<u64>,
 }
 
 /// Addresses of a leg.

@@ -93,6 +93,17 @@ impl Thresholds {
     }
 }
 
+/// Distance of two ends, as far as it matters to a relay between them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Distance {
+    /// Both legs together are short ([`Thresholds::short_path`]).
+    Short,
+    /// One leg is nearly all of the path ([`Thresholds::negligible_percent`]).
+    OneLeg,
+    /// Both legs count: two round trips in place of one may make a connection faster.
+    Long,
+}
+
 impl Default for Thresholds {
     fn default() -> Self {
         Thresholds::auto()
@@ -213,7 +224,23 @@ impl Thresholds {
 
     /// Returns whether a path over both legs is hardly longer than one over the other leg alone.
     fn is_negligible(&self, leg: &LegSample, other: &LegSample) -> bool {
-        leg.base_rtt().saturating_mul(self.negligible_percent) < other.base_rtt().saturating_mul(100)
+        self.is_negligible_time(leg.base_rtt(), other.base_rtt())
+    }
+
+    fn is_negligible_time(&self, leg: Duration, other: Duration) -> bool {
+        leg.saturating_mul(self.negligible_percent) < other.saturating_mul(100)
+    }
+
+    /// Judges two legs by their round-trip times alone, before any byte has passed.
+    #[must_use]
+    pub fn judge(&self, client: Duration, server: Duration) -> Distance {
+        if client.saturating_add(server) <= self.short_path {
+            Distance::Short
+        } else if self.is_negligible_time(client, server) || self.is_negligible_time(server, client) {
+            Distance::OneLeg
+        } else {
+            Distance::Long
+        }
     }
 }
 

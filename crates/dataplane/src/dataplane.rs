@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-use libbpf_rs::{MapCore, MapHandle};
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use parking_lot::Mutex;
 
 pub use registration::Alone;
@@ -51,6 +51,9 @@ use crate::{
 /// Longest time that a start waits until entries that its predecessor freed last can be used.
 const GRACE_AT_START: Duration = Duration::from_secs(1);
 
+/// Number of counts that one call reads (bpf/disorder.h has so many).
+const DISORDERS_AT_ONCE: u32 = 4_096;
+
 /// Holds the kernel half: programs loaded and attached, maps open. Everything is pinned, and outlives this value.
 #[derive(Debug)]
 pub struct Dataplane {
@@ -68,6 +71,7 @@ pub struct Dataplane {
     verdicts: MapHandle,
     meta: MapHandle,
     handshakes: MapHandle,
+    disorders: MapHandle,
     slots: Arc<SlotTable>,
     max_flows: u32,
     serials: Mutex<Serials>,
@@ -116,6 +120,7 @@ impl Dataplane {
             verdicts: loaded.verdicts,
             meta: loaded.meta,
             handshakes: loaded.handshakes,
+            disorders: loaded.disorders,
             slots,
             serials: Mutex::new(Serials::new(meta.next_serial)),
             start_times: Mutex::new(StartTimes::new(time::now())),
@@ -361,6 +366,28 @@ impl Dataplane {
     /// Returns the counts of packets of flows, by the name of the verdict, since the programs were first loaded.
     pub fn verdicts(&self) -> BTreeMap<String, u64> {
         verdicts::read(&self.verdicts)
+    }
+
+    /// Returns the counts of segments out of order, by serial and side, of detached flows whose translation changes nothing,
+    /// as far as they had some lately.
+    ///
+    /// # Errors
+    /// Returns an error if the kernel does not let the counts be read.
+    pub fn disorders(&self) -> Result<Vec<(u32, Side, u32)>, Error> {
+        let word = |bytes: &[u8], at: usize| {
+            let word = bytes.get(at..at + 4).and_then(|word| word.try_into().ok());
+            u32::from_ne_bytes(word.unwrap_or_default())
+        };
+        let all = self
+            .disorders
+            .lookup_batch(DISORDERS_AT_ONCE, MapFlags::ANY, MapFlags::ANY)
+            .map_err(|e| Error::from_bpf("cannot read the counts of segments out of order", &e))?;
+        Ok(all
+            .map(|(key, count)| {
+                let side = Side::BOTH[(word(&key, 4) & 1) as usize];
+                (word(&key, 0), side, word(&count, 0))
+            })
+            .collect())
     }
 
     /// Detaches the programs from every interface and removes the pins: each spliced flow is reset by its next segment.

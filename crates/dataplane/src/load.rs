@@ -54,6 +54,7 @@ pub(crate) struct Loaded {
     pub(crate) meta: MapHandle,
     /// Not pinned: its elements end with the sockets of this process.
     pub(crate) handshakes: MapHandle,
+    pub(crate) disorders: MapHandle,
 }
 
 /// Sets a program's constants for the table's hash: the number of elements of the map `buckets`, and the keys.
@@ -130,6 +131,7 @@ pub(crate) fn load(pins: &Pins, options: &Options) -> Result<Loaded, Error> {
         verdicts: forward.verdicts,
         meta: forward.meta,
         handshakes: forward.handshakes,
+        disorders: forward.disorders,
     };
     loaded.hold_maps(pins)?;
     Ok(loaded)
@@ -145,6 +147,7 @@ struct Forward {
     verdicts: MapHandle,
     meta: MapHandle,
     handshakes: MapHandle,
+    disorders: MapHandle,
 }
 
 fn load_forward(
@@ -188,6 +191,7 @@ fn load_forward(
         verdicts: map(&forward.maps.verdicts)?,
         meta: map(&forward.maps.meta)?,
         handshakes: map(&forward.maps.handshakes)?,
+        disorders: map(&forward.maps.disorders)?,
     })
 }
 

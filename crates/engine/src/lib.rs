@@ -81,7 +81,10 @@ mod transparent;
 
 pub use api::*;
 pub use longsplice_core::idle::{IdlePolicy, Keepalive, ParseKeepaliveError};
-pub use longsplice_core::{advisor::Thresholds, limit, policy, reason, terms};
+pub use longsplice_core::{
+    advisor::{Distance, Thresholds},
+    limit, policy, reason, terms,
+};
 pub use longsplice_dataplane::{ParseXdpModeError, PerSide, Side, SuccessorAction, XdpMode, monotonic};
 pub use relay::idle::keep_alive;
 pub use services::ends::{FlowEnd, FlowEnded};

@@ -22,6 +22,7 @@ use crate::{
 
 mod as_client;
 mod connect;
+mod disorders;
 mod requests;
 mod rules_of;
 mod shutdown;

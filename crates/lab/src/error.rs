@@ -57,6 +57,9 @@ pub enum Error {
     /// The description of a graph cannot be used.
     #[error("a graph cannot be had: {0}")]
     Graph(String),
+    /// The kernel's netem cannot make a link.
+    #[error("a link cannot be had: {0}")]
+    Netem(String),
     /// No namespace, or more than one, has the name.
     #[error("no single namespace is called {name}; there are: {there}")]
     NoNamespace {

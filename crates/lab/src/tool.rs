@@ -1,4 +1,4 @@
-//! Runs the few tools that set up devices: `ip`, `ethtool`, `chrt`.
+//! Runs the few tools that set up devices: `ip`, `tc`, `ethtool`, `chrt`.
 
 use std::fmt::Display;
 use std::io::Write;

@@ -197,7 +197,8 @@ pub(crate) fn set_sequence(fd: impl AsFd, queue: Queue, next: Seq) -> Result<(),
     sys::set(fd, QUEUE_SEQ, next.raw())
 }
 
-fn select(fd: impl AsFd, queue: Queue) -> Result<(), Error> {
+/// Selects the queue of the next requests, of a socket in repair mode.
+pub(crate) fn select(fd: impl AsFd, queue: Queue) -> Result<(), Error> {
     sys::set(fd, REPAIR_QUEUE, queue as c_int)
 }
 

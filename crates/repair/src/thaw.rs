@@ -38,9 +38,25 @@ const TIMESTAMP: Opt = opt!(IPPROTO_TCP, TCP_TIMESTAMP);
 /// [`Window::largest`](crate::Window::largest) is less than the offered window, or
 /// [`Window::send_wl1`](crate::Window::send_wl1) lies beyond our window; or no socket could be made.
 pub fn thaw(image: &Image) -> Result<OwnedFd, Error> {
+    thaw_with(image, false)
+}
+
+/// Builds the socket of an image like [`thaw`], right after the peer was sent our SYN. To the socket that SYN is a byte which
+/// was sent just now, and has no acknowledgement yet. So it measures the round-trip time by the echo of its timestamp, as a
+/// socket does that has sent the SYN itself; without timestamps it measures nothing (Karn: the kernel takes bytes of repair
+/// mode for retransmitted ones). Until the acknowledgement has come, the socket may send a byte of 0 with the number of the
+/// SYN, which a peer that has the SYN answers as a duplicate, and another one ignores.
+///
+/// # Errors
+/// Those of [`thaw`].
+pub fn thaw_with_syn(image: &Image) -> Result<OwnedFd, Error> {
+    thaw_with(image, true)
+}
+
+fn thaw_with(image: &Image, has_syn: bool) -> Result<OwnedFd, Error> {
     let (local, peer) = (Address::from(image.local), Address::from(image.peer));
     let fd = sys::tcp_socket(local.family())?;
-    match build(&fd, image, &local, &peer) {
+    match build(&fd, image, has_syn, &local, &peer) {
         Ok(()) => Ok(fd),
         Err(e) => {
             // Ignore this error: the socket was never connected then, and dropping it is silent, too.
@@ -50,14 +66,14 @@ pub fn thaw(image: &Image) -> Result<OwnedFd, Error> {
     }
 }
 
-fn build(fd: &OwnedFd, image: &Image, local: &Address, peer: &Address) -> Result<(), Error> {
+fn build(fd: &OwnedFd, image: &Image, has_syn: bool, local: &Address, peer: &Address) -> Result<(), Error> {
     repair::switch_on(fd)?;
     if local.family() == libc::AF_INET6 {
         // Make it an IPv6-only socket, independently of `net.ipv6.bindv6only`.
         sys::set(fd, ONLY_V6, c_int::from(true))?;
     }
     bind(fd, local)?;
-    repair::set_sequence(fd, Queue::Send, image.send_next)?;
+    repair::set_sequence(fd, Queue::Send, image.send_next - u32::from(has_syn))?;
     repair::set_sequence(fd, Queue::Receive, image.receive_next)?;
     // `TCP_REPAIR_OPTIONS` sets the peer's MSS, but not the size of sent segments. The kernel computes that size in
     // `connect`, from the default of 536, and again when the peer offers a larger window than ever before, which may
@@ -68,7 +84,7 @@ fn build(fd: &OwnedFd, image: &Image, local: &Address, peer: &Address) -> Result
     if image.options.timestamps {
         // The clock must not be lower than any earlier TSval, or the peer drops our segments (RFC 7323 section 5). Bit
         // 0 would mean a clock in microseconds.
-        sys::set(fd, TIMESTAMP, image.timestamp_clock.wrapping_add(2) & !1)?;
+        sys::set(fd, TIMESTAMP, first_clock(image.timestamp_clock))?;
     }
     // Fit the buffer after `connect`, which would clamp the window to a segment less than the buffer takes.
     window::fit_receive_buffer(fd, image.window.receive)?;
@@ -82,8 +98,17 @@ fn build(fd: &OwnedFd, image: &Image, local: &Address, peer: &Address) -> Result
             rcv_wup: image.receive_next.raw(),
         },
     )?;
+    if has_syn {
+        repair::select(fd, Queue::Send)?;
+        sys::send(fd.as_fd(), &[0])?;
+    }
     repair::switch_off(fd)?;
     options::set_reuse_address(fd, true)
+}
+
+/// Returns the value at which the timestamp clock of a built socket begins, for the [`Image::timestamp_clock`].
+pub fn first_clock(timestamp_clock: u32) -> u32 {
+    timestamp_clock.wrapping_add(2) & !1
 }
 
 /// Binds the socket to an address of this host or of an intercepted connection.

@@ -24,22 +24,22 @@ use longsplice_tests::{
 };
 
 /// Node of an accelerator: its daemon, and a server behind it.
-struct Node<N> {
+pub(crate) struct Node<N> {
     // Fields are dropped in this order: the daemon ends before its namespace.
-    daemon: Daemon,
-    listener: TcpListener,
+    pub(crate) daemon: Daemon,
+    pub(crate) listener: TcpListener,
     _captures: Vec<longsplice_lab::Process>,
-    net: N,
+    pub(crate) net: N,
 }
 
 impl<N: std::ops::Deref<Target = Nodes>> Node<N> {
-    fn new(net: N, more: &[&str]) -> Node<N> {
+    pub(crate) fn new(net: N, more: &[&str]) -> Node<N> {
         let mut daemon = Daemon::new(&["accelerate", "--inside", "f0", "--outside", "f1"]);
         daemon.add_args(more);
         Node::with(net, daemon)
     }
 
-    fn with(net: N, mut daemon: Daemon) -> Node<N> {
+    pub(crate) fn with(net: N, mut daemon: Daemon) -> Node<N> {
         daemon.start(&net.forwarder);
         Node {
             daemon,
@@ -50,7 +50,7 @@ impl<N: std::ops::Deref<Target = Nodes>> Node<N> {
     }
 
     /// Connects the client to the server, as if there was no node.
-    fn connect(&self) -> Pair {
+    pub(crate) fn connect(&self) -> Pair {
         let pair = Pair::connect(
             &self.net.client,
             self.listener.local_addr().unwrap(),
@@ -61,16 +61,16 @@ impl<N: std::ops::Deref<Target = Nodes>> Node<N> {
         pair
     }
 
-    fn wait_status(&self, what: &str, condition: impl Fn(&Status) -> bool) -> Status {
+    pub(crate) fn wait_status(&self, what: &str, condition: impl Fn(&Status) -> bool) -> Status {
         self.daemon.wait_status(what, condition)
     }
 }
 
-fn long_path(name: &str) -> Emulated {
+pub(crate) fn long_path(name: &str) -> Emulated {
     emulated(name, "rtt20".parse().unwrap(), "rtt20".parse().unwrap())
 }
 
-fn router(name: &str) -> longsplice_lab::Line {
+pub(crate) fn router(name: &str) -> longsplice_lab::Line {
     veth_line(
         name,
         longsplice_lab::LineOptions {
@@ -80,9 +80,14 @@ fn router(name: &str) -> longsplice_lab::Line {
     )
 }
 
-fn totals(status: &Status) -> (u64, u64) {
+pub(crate) fn totals(status: &Status) -> (u64, u64) {
     let a = status.accelerator.as_ref().unwrap();
     (a.taken_over_total, a.released_total)
+}
+
+/// Returns the number of connections that were passed through for this reason.
+pub(crate) fn passed_through(status: &Status, reason: &str) -> u64 {
+    status.accelerator.as_ref().unwrap().passed_through_total[reason]
 }
 
 #[test]
@@ -178,7 +183,7 @@ fn end_of(connected: io::Result<TcpStream>) -> ErrorKind {
 /// Only a server that has accepted before is answered for, and only until it refuses.
 #[test]
 fn early_answers_may_be_limited_to_known_servers() {
-    let node = Node::new(router("acc-known"), &["--early-accept", "known"]);
+    let node = Node::new(long_path("acc-known"), &["--early-accept", "known"]);
     let server = node.listener.local_addr().unwrap();
     let connect = || {
         node.net
@@ -217,14 +222,14 @@ fn early_answers_may_be_limited_to_known_servers() {
 }
 
 /// Server one hop further: the node that was the server is a router to it.
-struct Behind {
+pub(crate) struct Behind {
     listener: TcpListener,
     _namespace: Namespace,
 }
 
 impl Behind {
     /// Lays the further link; the router sends packets of at most `mtu` bytes over it.
-    fn new(name: &str, net: &Nodes, mtu: u16) -> Behind {
+    pub(crate) fn new(name: &str, net: &Nodes, mtu: u16) -> Behind {
         let namespace = Namespace::new(&format!("{name}-behind")).unwrap();
         let run = |namespace: &Namespace, line: &str| {
             let mut words = line.split(' ');
@@ -264,7 +269,7 @@ impl Behind {
         }
     }
 
-    fn connect(&self, client: &Namespace) -> Pair {
+    pub(crate) fn connect(&self, client: &Namespace) -> Pair {
         let pair = Pair::connect(client, self.listener.local_addr().unwrap(), &self.listener);
         let (client, server) = (&pair.client.stream, &pair.server.stream);
         assert_eq!(client.local_addr().unwrap(), server.peer_addr().unwrap());

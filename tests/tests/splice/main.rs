@@ -4,6 +4,8 @@
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails as the test does")]
 
 mod accelerate;
+mod accelerate_paths;
+mod accelerate_semantics;
 mod alike;
 mod bare;
 mod blind;

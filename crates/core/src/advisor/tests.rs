@@ -404,3 +404,28 @@ fn a_stream_that_we_hold_back_is_judged_by_what_it_could_do() {
         "on a LAN nothing is lost, and slow start has no end"
     );
 }
+
+#[test]
+fn round_trips_alone_tell_short_paths_and_negligible_legs() {
+    let ms = Duration::from_millis;
+    let thresholds = Thresholds::for_gain(ms(10), 115);
+    for (client, server, distance) in [
+        (ms(0), ms(10), Distance::Short),
+        (ms(5), ms(5), Distance::Short),
+        (ms(1), ms(10), Distance::OneLeg),
+        (ms(15), ms(100), Distance::OneLeg),
+        (ms(16), ms(100), Distance::Long),
+        (ms(6), ms(5), Distance::Long),
+    ] {
+        assert_eq!(
+            thresholds.judge(client, server),
+            distance,
+            "{client:?} {server:?}"
+        );
+        assert_eq!(
+            thresholds.judge(server, client),
+            distance,
+            "{client:?} {server:?}"
+        );
+    }
+}

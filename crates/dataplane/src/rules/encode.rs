@@ -20,7 +20,7 @@ const _: () = assert!(
         && size_of::<ls_target>() == 56
         && size_of::<ls_rules_head>() == 16
         && size_of::<ls_rule_count>() == 16
-        && size_of::<ls_rule_packet>() == 16
+        && size_of::<ls_rule_packet>() == 24
 );
 
 /// Index that no interface has: the kernel's are positive `int`s.

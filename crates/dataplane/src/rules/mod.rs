@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 pub use packets::RulePacket;
 
 use crate::{
-    abi::Pod,
+    abi::{Leg, Pod},
     attach::Attached,
     dataplane::Dataplane,
     error::Error,
@@ -91,6 +91,9 @@ pub struct Rules {
     counts: MapHandle,
     verdicts: MapHandle,
     packets: MapHandle,
+    awaited_sockets: MapHandle,
+    awaited_tuples: MapHandle,
+    awaiting_any: MapHandle,
     pins: Pins,
     state: Mutex<State>,
 }
@@ -151,6 +154,9 @@ impl Rules {
             counts: map(&skel.maps.rule_counts)?,
             verdicts: map(&skel.maps.rule_verdicts)?,
             packets: map(&skel.maps.rule_packets)?,
+            awaited_sockets: map(&skel.maps.awaited_sockets)?,
+            awaited_tuples: map(&skel.maps.awaited_tuples)?,
+            awaiting_any: map(&skel.maps.awaiting_any)?,
             pins: plane.pins().clone(),
             state: Mutex::default(),
         })
@@ -231,6 +237,44 @@ impl Rules {
     /// Returns an error if the ring cannot be mapped.
     pub fn packets(&self) -> io::Result<Ring<RulePacket>> {
         Ring::open(&self.packets, RulePacket::from_sample)
+    }
+
+    /// Puts a copy of the next segment that reaches this socket by a rule into the ring ([`Rules::packets`]).
+    ///
+    /// # Errors
+    /// Returns an error if the kernel has no memory for it.
+    pub fn await_segment(&self, socket: impl AsFd) -> Result<(), Error> {
+        let fd = socket.as_fd().as_raw_fd().to_ne_bytes();
+        self.awaited_sockets
+            .update(&fd, &1_u32.to_ne_bytes(), MapFlags::ANY)
+            .map_err(|e| Error::from_bpf("cannot await the segment of a socket", &e))
+    }
+
+    /// Puts a copy of the next acknowledgement on the way from `leg.peer` to `leg.local` into the ring, if it meets a rule
+    /// that delivers or follows and there is no socket for it. At most 4,096 connections are awaited at a time.
+    ///
+    /// # Errors
+    /// Returns an error if there are too many.
+    pub fn await_segment_of(&self, leg: Leg) -> Result<(), Error> {
+        self.awaited_tuples
+            .update(leg.tuple().bytes(), &1_u32.to_ne_bytes(), MapFlags::ANY)
+            .map_err(|e| Error::from_bpf("cannot await a segment of a connection", &e))
+    }
+
+    /// Awaits no segment of this connection any more.
+    pub fn forget_segment_of(&self, leg: Leg) {
+        // There is none if it has come.
+        let _ = self.awaited_tuples.delete(leg.tuple().bytes());
+    }
+
+    /// Sets whether the kernel half looks for connections that are awaited.
+    ///
+    /// # Errors
+    /// Returns an error if the kernel refuses that.
+    pub fn set_awaiting(&self, awaiting: bool) -> Result<(), Error> {
+        self.awaiting_any
+            .update(&KEY, &u32::from(awaiting).to_ne_bytes(), MapFlags::ANY)
+            .map_err(|e| Error::from_bpf("cannot await connections", &e))
     }
 
     /// Attaches the program to these interfaces, and detaches it from others. Returns those that failed, with the reason.

@@ -19,6 +19,7 @@ fn a_program_gets_the_packet_or_a_copy() {
         rule(Match::default(), Action::Copy),
     ]);
     let mut ring = ways.rules.packets().unwrap();
+    let before = longsplice_dataplane::monotonic();
     let asked = frame("198.18.1.2:1", "198.18.2.2:2", SYN);
     let long = Packet {
         payload: pattern(3000),
@@ -32,6 +33,7 @@ fn a_program_gets_the_packet_or_a_copy() {
         rule,
         copy,
         ifindex: ways.net.ifindex("a0"),
+        at: 0,
         packet: frame.bytes(),
     };
     let expected = [
@@ -39,7 +41,11 @@ fn a_program_gets_the_packet_or_a_copy() {
         packet(0, false, &long),
         packet(1, true, &copied),
     ];
-    assert_eq!(ring.take().unwrap(), expected);
+    let mut taken = ring.take().unwrap();
+    let times: Vec<_> = taken.iter_mut().map(|p| std::mem::take(&mut p.at)).collect();
+    assert!(times.is_sorted() && times[0] >= before, "{before} {times:?}");
+    assert!(times[2] <= longsplice_dataplane::monotonic(), "{times:?}");
+    assert_eq!(taken, expected);
     assert_eq!(ring.take().unwrap(), []);
 }
 

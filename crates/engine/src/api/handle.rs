@@ -5,6 +5,9 @@ use std::sync::{
     atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
+use std::time::Duration;
+
+use longsplice_dataplane::{PerSide, Side};
 use tokio::sync::Notify;
 
 use crate::api::FlowId;
@@ -21,6 +24,9 @@ struct Named {
     /// True if it was spliced in the present call.
     spliced: AtomicBool,
     changed: Notify,
+    /// Round-trip times of the handshakes, in nanoseconds; 0: not measured.
+    round_trips: PerSide<AtomicU64>,
+    measured: Notify,
 }
 
 impl FlowHandle {
@@ -40,6 +46,26 @@ impl FlowHandle {
             }
             changed.await;
         }
+    }
+
+    /// Notes the round-trip time of a leg's handshake, and tells the task that relays the pair.
+    pub fn note_round_trip(&self, side: Side, time: Duration) {
+        let time = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX).max(1);
+        self.0.round_trips[side].store(time, Ordering::Release);
+        self.0.measured.notify_one();
+    }
+
+    /// Returns the round-trip times of the legs' handshakes, as far as they were measured.
+    pub fn round_trips(&self) -> PerSide<Option<Duration>> {
+        PerSide::from_fn(|side| match self.0.round_trips[side].load(Ordering::Acquire) {
+            0 => None,
+            time => Some(Duration::from_nanos(time)),
+        })
+    }
+
+    /// Waits until a further round-trip time is noted. Cancel-safe.
+    pub(crate) async fn measured(&self) {
+        self.0.measured.notified().await;
     }
 
     /// Sets the flow at the beginning of a call.

@@ -94,6 +94,12 @@ pub struct FlowInfo {
     pub age_seconds: f64,
     /// Seconds since a segment or byte passed, if known.
     pub idle_seconds: Option<f64>,
+    /// Round-trip time of the client's leg at the last look, in microseconds, if it was measured.
+    #[serde(default)]
+    pub client_round_trip_us: Option<u64>,
+    /// Round-trip time of the server's leg.
+    #[serde(default)]
+    pub server_round_trip_us: Option<u64>,
 }
 
 impl FlowInfo {

@@ -64,19 +64,19 @@ pub struct Pair {
     pub(crate) one_clock: bool,
     /// See [`Pair::with_acceleration`].
     pub(crate) acceleration: Option<Acceleration>,
+    /// See [`Pair::with_reason`].
+    pub(crate) reason: Option<RelayReason>,
 }
 
 /// Treats a pair as that of an accelerator (paper 004): it is relayed where two control loops carry it faster than one,
-/// and spliced where they do not.
+/// and spliced where they do not. The round-trip times of the handshakes ([`FlowHandle::note_round_trip`]) count until
+/// the sockets have measured their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Acceleration {
     /// Thresholds under which [`SplicePolicy::Auto`] splices it.
     pub thresholds: Thresholds,
     /// Longest time that a byte shall wait in the sockets of the relay, at the rate at which they drain.
     pub queue: Duration,
-    /// Round-trip times of the legs during the handshake, as far as known. They count until a socket has measured its
-    /// own.
-    pub round_trips: PerSide<Option<Duration>>,
 }
 
 /// Selects who is responsible for segments that were forwarded and are not yet acknowledged when a pair comes back: the
@@ -129,6 +129,16 @@ impl Pair {
             before: None,
             one_clock: false,
             acceleration: None,
+            reason: None,
+        }
+    }
+
+    /// Sets the reason that is shown while the pair is relayed, until another one is known.
+    #[must_use]
+    pub fn with_reason(self, reason: RelayReason) -> Pair {
+        Pair {
+            reason: Some(reason),
+            ..self
         }
     }
 
@@ -323,6 +333,7 @@ impl From<Returned> for Pair {
             before: Some(r.before),
             one_clock: false,
             acceleration: r.acceleration,
+            reason: None,
         }
     }
 }

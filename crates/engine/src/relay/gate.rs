@@ -89,6 +89,12 @@ impl Gate {
         self.not_before = Some(now + again);
     }
 
+    /// Asks the advisor at once: the legs are known well enough.
+    pub(crate) fn advise_now(&mut self) {
+        self.long = true;
+        self.not_before = None;
+    }
+
     /// Notes a failed attempt. After a lasting failure there is no other one, except on request.
     pub(crate) fn refused(&mut self, now: Instant, passing: bool) {
         self.closed |= !passing;
@@ -120,6 +126,10 @@ mod tests {
         assert_eq!(long("never").due(start, 0), Due::NotBefore(None));
         assert!(long("auto").is_urgent() && !long("never").is_urgent());
         assert_eq!(long("after=5ms").due(start, 0), Due::NotBefore(Some(at(5))));
+        let mut known = Gate::new(SplicePolicy::Auto, start);
+        known.wait(start, LAST_RETRY);
+        known.advise_now();
+        assert_eq!(known.due(start, 0), Due::Advise);
     }
 
     #[tokio::test(start_paused = true)]

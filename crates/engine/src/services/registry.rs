@@ -6,6 +6,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use longsplice_core::reason::RelayReason;
@@ -33,6 +34,8 @@ pub(crate) struct Entry {
     to_end: AtomicBool,
     ask: Notify,
     relayed: PerSide<AtomicU64>,
+    /// Round-trip times of the legs, in microseconds; 0: not known.
+    round_trips: PerSide<AtomicU64>,
 }
 
 #[derive(Debug)]
@@ -71,6 +74,7 @@ impl Entry {
             to_end: AtomicBool::new(false),
             ask: Notify::new(),
             relayed: Default::default(),
+            round_trips: Default::default(),
         }
     }
 
@@ -96,6 +100,14 @@ impl Entry {
             self.relayed[side].store(pump.bytes(side), Ordering::Relaxed);
         }
         self.seen.lock().active = Instant::now();
+    }
+
+    /// Notes the round-trip times of the legs; zero: not known.
+    pub(crate) fn note_round_trips(&self, times: PerSide<Duration>) {
+        for side in Side::BOTH {
+            let micros = u64::try_from(times[side].as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX);
+            self.round_trips[side].store(micros, Ordering::Relaxed);
+        }
     }
 
     /// Notes the kernel half's counts of a dormant flow, relayed bytes included.
@@ -187,6 +199,8 @@ impl Entry {
                 ..translated
             }
         };
+        let round_trip =
+            |side: Side| Some(self.round_trips[side].load(Ordering::Relaxed)).filter(|&time| time > 0);
         FlowInfo {
             id: self.id,
             client: self.client,
@@ -197,6 +211,8 @@ impl Entry {
             to_client: direction(Side::Server),
             age_seconds: self.since.elapsed().as_secs_f64(),
             idle_seconds: Some(seen.active.elapsed().as_secs_f64()),
+            client_round_trip_us: round_trip(Side::Client),
+            server_round_trip_us: round_trip(Side::Server),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Holds the state that all states of a call share.
 
-use std::{io, sync::Arc};
+use std::{io, sync::Arc, time::Duration};
 
 use longsplice_core::{
     policy::{DetachPolicy, SplicePolicy},
@@ -57,6 +57,8 @@ pub(super) struct Session<'a> {
     pub(super) throttle: Throttle,
     pub(super) idle: Idleness,
     pub(super) acceleration: Option<Acceleration>,
+    /// Round-trip times of the legs' handshakes, as far as they are known.
+    pub(super) round_trips: PerSide<Option<Duration>>,
     /// Limit of the relay's queues, for an accelerated pair.
     pub(super) queue: Option<QueueLimit>,
     pub(super) meter: Meter,
@@ -133,6 +135,7 @@ impl<'a> Session<'a> {
             throttle: Throttle::new(pair.rate_limit, before.map_or(pair.paid, |b| b.paid)),
             idle: Idleness::new(pair.idle, now),
             acceleration: pair.acceleration,
+            round_trips: PerSide::both(None),
             queue: pair.acceleration.map(|a| QueueLimit::new(a.queue, now)),
             meter: Meter::new(now),
             flow,
@@ -158,7 +161,8 @@ impl<'a> Session<'a> {
         if let Some(handle) = &session.handle {
             handle.set(id);
         }
-        session.entry.set_reason(context.why_relayed(pair.splice));
+        let reason = pair.reason.or_else(|| context.why_relayed(pair.splice));
+        session.entry.set_reason(reason);
         if session.flow.is_some() {
             session.entry.set_state(FlowState::Undraining);
         }
@@ -306,6 +310,7 @@ impl<'a> Session<'a> {
             () = timer => Woken::Proceed,
             () = self.idle.wait() => Woken::Proceed,
             () = self.entry.asked() => Woken::Proceed,
+            () = measured(self.handle.as_ref()) => Woken::Proceed,
             () = self.context.ended.cancelled() => Woken::Stop,
         }
     }
@@ -323,5 +328,13 @@ impl<'a> Session<'a> {
             () = self.entry.asked() => {}
             () = flow.held().changed() => {}
         }
+    }
+}
+
+/// Waits until a further round-trip time of the pair's handshakes is known.
+async fn measured(handle: Option<&FlowHandle>) {
+    match handle {
+        Some(handle) => handle.measured().await,
+        None => std::future::pending().await,
     }
 }

@@ -87,6 +87,7 @@ impl Session<'_> {
             if let Some(trap) = self.fired(now) {
                 return Err(Exit::Trapped(trap));
             }
+            self.take_round_trips();
             let bytes = self.pump.bytes(Side::Client) + self.pump.bytes(Side::Server);
             let asked = self.entry.is_asked();
             let mut due = self.gate.due(now, bytes);
@@ -181,10 +182,29 @@ impl Session<'_> {
         Ok(settled)
     }
 
+    /// Takes the round-trip times of the handshakes from the pair's handle. When both are known and the path is short, the
+    /// advisor is asked at once.
+    fn take_round_trips(&mut self) {
+        let (Some(acceleration), Some(handle)) = (&self.acceleration, &self.handle) else {
+            return;
+        };
+        let known = handle.round_trips();
+        if known == self.round_trips {
+            return;
+        }
+        self.round_trips = known;
+        self.entry.note_round_trips(known.map(Option::unwrap_or_default));
+        if let (Some(client), Some(server)) = (known.client, known.server)
+            && client.saturating_add(server) <= acceleration.thresholds.short_path
+        {
+            self.gate.advise_now();
+        }
+    }
+
     /// Returns the round-trip time of a leg: measured by its socket's acknowledgements, by the data that it received, or
     /// in the handshake. Zero if none of them has measured it.
     fn round_trip(&self, side: Side, info: &TcpInfo) -> Duration {
-        let handshake = self.acceleration.and_then(|a| a.round_trips[side]);
+        let handshake = self.round_trips[side];
         match (info.rtt_us(), info.rcv_rtt_us()) {
             (0, 0) => handshake.unwrap_or_default(),
             (0, received) if self.acceleration.is_some() => Duration::from_micros(received.into()),
@@ -194,15 +214,14 @@ impl Session<'_> {
 
     fn ask_advisor(&mut self, now: Instant, bytes: u64) -> Result<Due, Exit> {
         let infos = assess::infos(&self.pump)?;
-        let path = Side::BOTH
-            .iter()
-            .map(|&side| self.round_trip(side, &infos[side]))
-            .sum();
+        let times = PerSide::from_fn(|side| self.round_trip(side, &infos[side]));
+        self.entry.note_round_trips(times);
+        let path = times.client.saturating_add(times.server);
         self.pace.sample(now, &self.pump, path);
         let mut samples = Vec::with_capacity(2);
         for side in Side::BOTH {
             let mut sample = assess::sample(self.pump.socket(side), &infos[side]);
-            sample.rtt = self.round_trip(side, &infos[side]);
+            sample.rtt = times[side];
             let other = side.other();
             let unread = unread(self.pump.socket(other)).map_err(io::Error::from)?;
             // Bytes that wait for the rate limit do not wait for their receiver's leg.

@@ -125,7 +125,8 @@ fn is_for_a_moment(reason: RelayReason) -> bool {
     matches!(reason, RelayReason::Unsettled | RelayReason::Busy)
 }
 
-fn detached_info(directions: &PerSide<Option<Direction>>) -> Option<FlowInfo> {
+/// Describes a flow without sockets; `None` while it is being removed.
+pub(super) fn detached_info(directions: &PerSide<Option<Direction>>) -> Option<FlowInfo> {
     let PerSide {
         client: Some(a),
         server: Some(b),
@@ -153,5 +154,7 @@ fn detached_info(directions: &PerSide<Option<Direction>>) -> Option<FlowInfo> {
         // The age of an adopted flow counts from the adoption; it is at least that of its last segment.
         age_seconds: a.age.max(end.idle).as_secs_f64(),
         idle_seconds: Some(end.idle.as_secs_f64()),
+        client_round_trip_us: None,
+        server_round_trip_us: None,
     })
 }

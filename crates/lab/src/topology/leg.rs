@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-use super::Family;
+use super::{Family, netem};
 use crate::emulator::{Emulator, Span, SpanEnd};
 use crate::link::{LinkError, LinkSpec};
 use crate::{Error, Namespace, tool};
@@ -12,7 +12,7 @@ use crate::{Error, Namespace, tool};
 /// Connection of two nodes.
 ///
 /// Its text is `veth`, optionally followed by `mtu=` and `no-offloads` (`veth,mtu=900,no-offloads`), or that of a
-/// [`LinkSpec`].
+/// [`LinkSpec`], which `netem,` may precede.
 #[derive(Debug, Clone, PartialEq)]
 #[allow(clippy::large_enum_variant, reason = "a topology has a handful of them")]
 pub enum Leg {
@@ -26,6 +26,9 @@ pub enum Leg {
     },
     /// Emulated link. Its neighbor entries are permanent: a neighbor request that the link lost would cost a second.
     Link(LinkSpec),
+    /// Veth pair with the kernel's netem at both ends, where the kernel has that. Reports and verdicts are those of
+    /// emulated links only.
+    Netem(LinkSpec),
 }
 
 impl Default for Leg {
@@ -48,6 +51,9 @@ impl FromStr for Leg {
     type Err = LinkError;
 
     fn from_str(text: &str) -> Result<Self, LinkError> {
+        if let Some(link) = text.trim().strip_prefix("netem,") {
+            return link.parse().map(Leg::Netem);
+        }
         let Some(options) = text.trim().strip_prefix("veth") else {
             return text.parse().map(Leg::Link);
         };
@@ -73,6 +79,7 @@ impl fmt::Display for Leg {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (mtu, offloads) = match self {
             Leg::Link(link) => return link.fmt(f),
+            Leg::Netem(link) => return write!(f, "netem,{link}"),
             Leg::Veth { mtu, offloads } => (*mtu, *offloads),
         };
         write!(f, "veth")?;
@@ -125,7 +132,7 @@ pub(super) fn lay(cables: Vec<Cable<'_>>) -> Result<Option<Emulator>, Error> {
 /// apart](LinkSpec::tell_apart).
 pub(super) fn emulate(mut cables: Vec<Cable<'_>>) -> Result<Emulator, Error> {
     LinkSpec::tell_apart(cables.iter_mut().filter_map(|cable| match &mut cable.leg {
-        Leg::Link(link) => Some(link),
+        Leg::Link(link) | Leg::Netem(link) => Some(link),
         Leg::Veth { .. } => None,
     }));
     let spans: Vec<Span<'_>> = cables.iter().filter_map(Cable::span).collect();
@@ -138,12 +145,19 @@ pub(super) fn emulate(mut cables: Vec<Cable<'_>>) -> Result<Emulator, Error> {
 fn make(cables: &[Cable<'_>]) -> Result<(), Error> {
     for cable in cables {
         let (near, far) = (cable.client_side, cable.server_side);
-        if let Leg::Veth { mtu, offloads } = cable.leg {
-            veth(near, far, mtu, offloads)?;
+        match &cable.leg {
+            Leg::Veth { mtu, offloads } => veth(near, far, *mtu, *offloads)?,
+            Leg::Netem(link) => {
+                link.check()?;
+                veth(near, far, link.mtu, false)?;
+                netem::attach(near.namespace, near.device, &link.to_server)?;
+                netem::attach(far.namespace, far.device, &link.to_client)?;
+            }
+            Leg::Link(_) => {}
         }
         set_up(near)?;
         set_up(far)?;
-        if matches!(cable.leg, Leg::Link(_)) {
+        if matches!(cable.leg, Leg::Link(_) | Leg::Netem(_)) {
             introduce(near, far)?;
             introduce(far, near)?;
         }
@@ -234,6 +248,7 @@ mod tests {
             "veth,no-offloads",
             "veth,mtu=900,no-offloads",
             "20ms,seed=1",
+            "netem,20ms,loss=1%,seed=1",
         ] {
             let leg: Leg = text.parse().unwrap();
             assert_eq!(leg.to_string(), text);
@@ -246,6 +261,7 @@ mod tests {
             "veth,mtu=x",
             "veth,loss=1%",
             "veth,",
+            "netem",
             "ethernet",
         ] {
             assert!(bad.parse::<Leg>().is_err(), "{bad}");

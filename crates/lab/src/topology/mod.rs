@@ -39,6 +39,7 @@ mod graph;
 mod leg;
 mod line;
 mod multi_server;
+mod netem;
 mod settings;
 
 pub use chain::Chain;

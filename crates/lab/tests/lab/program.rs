@@ -56,6 +56,73 @@ fn links_are_shown_as_they_are_meant() {
 }
 
 #[test]
+fn a_graph_is_brought_up_from_a_file() {
+    let _turn = one_at_a_time();
+    let file = std::env::temp_dir().join(format!("longsplice-test-graph-{}.toml", std::process::id()));
+    let text = "hosts = [\"here\", \"far-away\"]\nrouters = [\"r\"]\nlinks = [\n\
+                { between = [\"here\", \"r\"], link = \"1ms,100Mbit\" },\n\
+                { between = [\"r\", \"far-away\"], link = \"2ms,100Mbit\" },\n]\n";
+    fs::write(&file, text).unwrap();
+    let program = env!("CARGO_BIN_EXE_longsplice-lab");
+    let script = format!(
+        "{program} exec --name lab-up-graph far-away -- {program} serve --port 7000 & \
+         until ip netns exec $LAB_FAR_AWAY ss -tln | grep -q :7000; do sleep 0.05; done; \
+         {program} exec --name lab-up-graph here -- {program} drive $LAB_FAR_AWAY_ADDR:7000 --bytes 50000; \
+         status=$?; kill $!; exit $status"
+    );
+    let path = file.display().to_string();
+    let output = lab(&[
+        "up",
+        "--name",
+        "lab-up-graph",
+        "--graph",
+        &path,
+        "--",
+        "sh",
+        "-c",
+        &script,
+    ]);
+    fs::remove_file(&file).unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let says = text_of_both(&output);
+    assert!(says.contains("here to r: 1ms,100Mbit"), "{says}");
+    assert!(says.contains("LAB_FAR_AWAY_ADDR=198.18.0.2"), "{says}");
+    let missing = lab(&["up", "--graph", &path]);
+    assert!(text_of_both(&missing).contains("cannot read"), "{missing:?}");
+}
+
+fn text_of_both(output: &Output) -> String {
+    text(&output.stdout) + &text(&output.stderr)
+}
+
+/// The kernel's netem delays packets, or its absence is said clearly.
+#[test]
+fn netem_is_used_where_the_kernel_has_it() {
+    let _turn = one_at_a_time();
+    let args = [
+        "--links",
+        "netem",
+        "--client-link",
+        "10ms,100Mbit",
+        "--bytes",
+        "20000",
+    ];
+    let output = lab(&[&["traffic", "--json"], &args[..]].concat());
+    if text(&output.stderr).contains("this kernel has no netem") {
+        assert_eq!(output.status.code(), Some(1));
+        longsplice_lab::not_run("the kernel has no netem");
+        return;
+    }
+    assert!(output.status.success(), "{output:?}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(
+        report["links"],
+        serde_json::json!([]),
+        "there is no report on netem's links"
+    );
+}
+
+#[test]
 fn traffic_is_reported_with_links_and_seeds() {
     let _turn = one_at_a_time();
     let (report, status) = traffic(&[

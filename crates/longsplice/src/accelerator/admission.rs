@@ -2,22 +2,26 @@
 
 use std::{
     collections::HashMap,
-    net::IpAddr,
+    net::{IpAddr, SocketAddr},
     sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
 
 use longsplice_engine::{
+    Distance,
     handshake::{Admission, Step},
     intercept::is_local,
 };
 use parking_lot::Mutex;
 
-use super::{Accelerator, PassReason};
+use super::{Accelerator, PassReason, distances::Distance as KnownDistance};
 use crate::config::{AccelerateConfig, EarlyAccept};
 
 /// Time for which the numbers of interfaces are remembered.
 const FRESH: Duration = Duration::from_secs(1);
+
+/// Number of measurements of each end before one leg counts as nearly all of the path: a single one may have met a queue.
+const MEASUREMENTS: u32 = 3;
 
 /// Side of the node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,8 +70,7 @@ impl Accelerator {
     /// Decides on a connection, as far as a segment of its handshake shows; counts the reason if it is passed through.
     pub(super) fn admission(self: &Arc<Self>, step: &Step) -> Admission {
         if let Some(reason) = self.objection(step) {
-            self.counts.passed_through(reason);
-            tracing::debug!(client = %step.client, server = %step.server, reason = reason.as_str(), "passed through");
+            self.pass_through((step.client, step.server), reason);
             return Admission::PassThrough;
         }
         let is_early = match self.config.early_accept {
@@ -75,6 +78,7 @@ impl Accelerator {
             EarlyAccept::Known => step.is_known_server,
             EarlyAccept::Always => true,
         };
+        self.passed.lock().remove((step.client, step.server));
         match is_early && step.answer.is_none() && self.early.available_permits() > 0 {
             true => Admission::AnswerEarly,
             false => Admission::TakeOver,
@@ -93,6 +97,12 @@ impl Accelerator {
             if is_own(step.server.ip()) || is_own(step.client.ip()) {
                 return Some(PassReason::OwnAddress);
             }
+            if step.is_beyond_limit {
+                return Some(PassReason::Limit);
+            }
+            if let Some(reason) = self.objection_of_distance(step, None) {
+                return Some(reason);
+            }
             let open = self.carried.lock().len();
             let most = self.config.max_connections as usize;
             // A released connection counts until its old bytes are delivered: leave some room for that.
@@ -109,8 +119,39 @@ impl Accelerator {
             self.interfaces.place(answer.interface),
         );
         match sides {
-            (Some(one), Some(other)) if one != other => None,
+            (Some(one), Some(other)) if one != other => self.objection_of_distance(step, answer.round_trip),
             _ => Some(PassReason::OneSide),
         }
+    }
+
+    /// Objects to a connection that would gain nothing, if the distances of both ends are known: by this measurement of
+    /// the server's, or by those of the last minute.
+    fn objection_of_distance(&self, step: &Step, to_server: Option<Duration>) -> Option<PassReason> {
+        let (client, server) = {
+            let (distances, now) = (self.distances.lock(), Instant::now());
+            let measured = to_server.map(KnownDistance::of);
+            let known = distances.of(step.server.ip(), now);
+            let server = known.into_iter().chain(measured).reduce(KnownDistance::and);
+            (distances.of(step.client.ip(), now)?, server?)
+        };
+        let thresholds = self.config.thresholds();
+        // The farthest hosts decide whether the path is short.
+        if thresholds.judge(client.most, server.most) == Distance::Short {
+            return Some(PassReason::ShortPath);
+        }
+        // A congestion control of its own may make a leg faster than the ends can, whatever the distance.
+        let is_one_leg = !self.config.has_congestion_control()
+            && client.measurements.min(server.measurements) >= MEASUREMENTS
+            && [(client.most, server.least), (client.least, server.most)]
+                .iter()
+                .all(|(client, server)| thresholds.judge(*client, *server) == Distance::OneLeg);
+        is_one_leg.then_some(PassReason::NoGain)
+    }
+
+    /// Counts and lists a connection that is passed through.
+    pub(super) fn pass_through(&self, ends: (SocketAddr, SocketAddr), reason: PassReason) {
+        self.counts.passed_through(reason);
+        self.passed.lock().note(ends, reason, Instant::now());
+        tracing::debug!(client = %ends.0, server = %ends.1, reason = reason.as_str(), "passed through");
     }
 }

@@ -20,6 +20,12 @@ pub enum PassReason {
     OneSide,
     /// An end is an address of this host.
     OwnAddress,
+    /// Only one direction of its handshake passes this node.
+    Asymmetric,
+    /// Both legs together are as short as `min_rtt`.
+    ShortPath,
+    /// One leg is nearly all of the path: less than `min_gain` is to be gained.
+    NoGain,
     /// The daemon shuts down.
     Shutdown,
     /// The system refused a socket or a packet.
@@ -27,12 +33,15 @@ pub enum PassReason {
 }
 
 impl PassReason {
-    const ALL: [PassReason; 7] = [
+    const ALL: [PassReason; 10] = [
         PassReason::Options,
         PassReason::Limit,
         PassReason::Memory,
         PassReason::OneSide,
         PassReason::OwnAddress,
+        PassReason::Asymmetric,
+        PassReason::ShortPath,
+        PassReason::NoGain,
         PassReason::Shutdown,
         PassReason::System,
     ];
@@ -45,8 +54,32 @@ impl PassReason {
             PassReason::Memory => "memory",
             PassReason::OneSide => "one_side",
             PassReason::OwnAddress => "own_address",
+            PassReason::Asymmetric => "asymmetric",
+            PassReason::ShortPath => "short_path",
+            PassReason::NoGain => "no_gain",
             PassReason::Shutdown => "shutdown",
             PassReason::System => "system",
+        }
+    }
+}
+
+/// Reason why a released connection is taken over again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AgainReason {
+    /// A command, `longsplice unsplice`.
+    Command,
+    /// Its path loses segments.
+    Losses,
+}
+
+impl AgainReason {
+    const ALL: [AgainReason; 2] = [AgainReason::Command, AgainReason::Losses];
+
+    /// Returns the name in `status --json` and in metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            AgainReason::Command => "command",
+            AgainReason::Losses => "losses",
         }
     }
 }
@@ -58,6 +91,9 @@ pub struct AcceleratorStatus {
     pub open: usize,
     /// Times that a connection was taken over.
     pub taken_over_total: u64,
+    /// Times that a released connection was taken over again, by reason; they count in `taken_over_total`, too.
+    #[serde(default)]
+    pub taken_over_again_total: BTreeMap<String, u64>,
     /// Times that one was released.
     pub released_total: u64,
     /// Connections that were not taken over, by reason.
@@ -73,6 +109,7 @@ pub struct AcceleratorStatus {
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     taken_over: AtomicU64,
+    taken_over_again: [AtomicU64; AgainReason::ALL.len()],
     released: AtomicU64,
     passed_through: [AtomicU64; PassReason::ALL.len()],
     congestion_failures: AtomicU64,
@@ -82,6 +119,13 @@ pub(super) struct Counts {
 impl Counts {
     pub(super) fn taken_over(&self) {
         self.taken_over.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn taken_over_again(&self, reason: AgainReason) {
+        self.taken_over();
+        if let Some(count) = self.taken_over_again.get(reason as usize) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     pub(super) fn released(&self) {
@@ -107,6 +151,11 @@ impl Counts {
         AcceleratorStatus {
             open,
             taken_over_total: get(&self.taken_over),
+            taken_over_again_total: AgainReason::ALL
+                .iter()
+                .zip(&self.taken_over_again)
+                .map(|(reason, count)| (reason.as_str().to_owned(), get(count)))
+                .collect(),
             released_total: get(&self.released),
             passed_through_total: PassReason::ALL
                 .iter()

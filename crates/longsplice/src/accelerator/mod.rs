@@ -7,11 +7,15 @@
 
 mod admission;
 mod counts;
+mod distances;
+mod losses;
+mod passed;
 mod release;
 
 use std::{
     collections::HashMap,
     io,
+    net::SocketAddr,
     os::fd::AsFd,
     sync::{
         Arc,
@@ -21,9 +25,10 @@ use std::{
 };
 
 use longsplice_engine::{
-    Acceleration, Ended, FlowHandle, Pair, PerSide, Returned, Splicer, Trap, Until,
-    handshake::{EarlyClient, Handshakes, KnownServers, Opened, Step, StepAnswer, Taken},
+    Acceleration, Ended, FlowHandle, Pair, PerSide, Returned, Side, Splicer, Trap, Until,
+    handshake::{Confirmed, EarlyClient, Handshakes, KnownServers, Opened, Taken},
     policy::SplicePolicy,
+    reason::RelayReason,
     rules::{RulePacket, RulePackets, RulesError},
 };
 use parking_lot::Mutex;
@@ -32,6 +37,9 @@ use tokio::{sync::Semaphore, time::Instant};
 use self::{
     admission::{Interfaces, Place},
     counts::Counts,
+    distances::Distances,
+    losses::{Released, ReleasedTable},
+    passed::PassedList,
     release::Carried,
 };
 use crate::{
@@ -40,7 +48,8 @@ use crate::{
     listener::Shared,
 };
 
-pub use counts::{AcceleratorStatus, PassReason};
+pub use counts::{AcceleratorStatus, AgainReason, PassReason};
+pub use passed::{PassedState, PassedThrough};
 
 /// Largest number of clients that were answered early, and whose server has not answered yet: each may be a forged
 /// address.
@@ -56,6 +65,10 @@ pub struct Accelerator {
     shared: Arc<Shared>,
     interfaces: Interfaces,
     counts: Counts,
+    distances: Mutex<Distances>,
+    passed: Mutex<PassedList>,
+    /// Connections that were released.
+    released: Mutex<ReleasedTable>,
     /// Taken-over connections that a task carries.
     carried: Mutex<HashMap<u64, Carried>>,
     next: AtomicU64,
@@ -83,6 +96,9 @@ impl Accelerator {
             config,
             shared: Arc::clone(shared),
             counts: Counts::default(),
+            distances: Mutex::default(),
+            passed: Mutex::default(),
+            released: Mutex::default(),
             carried: Mutex::default(),
             next: AtomicU64::new(0),
             closing: AtomicBool::new(false),
@@ -90,12 +106,18 @@ impl Accelerator {
             early: Arc::new(Semaphore::new(MOST_EARLY)),
         });
         tokio::spawn(Arc::clone(&accelerator).read(packets));
+        tokio::spawn(Arc::clone(&accelerator).watch_losses());
         Ok(accelerator)
     }
 
     /// Returns its state and counters.
     pub fn status(&self) -> AcceleratorStatus {
         self.counts.snapshot(self.carried.lock().len())
+    }
+
+    /// Returns the connections that were passed through lately, the oldest first.
+    pub fn passed_through(&self) -> Vec<PassedThrough> {
+        self.passed.lock().list(std::time::Instant::now())
     }
 
     fn splicer(&self) -> &Splicer {
@@ -106,7 +128,14 @@ impl Accelerator {
     async fn read(self: Arc<Self>, mut packets: RulePackets) {
         let mut handshakes = Handshakes::new(self.splicer());
         loop {
-            match packets.next().await {
+            let next = tokio::select! {
+                next = packets.next() => next,
+                () = handshakes.due() => {
+                    handshakes.look();
+                    continue;
+                }
+            };
+            match next {
                 Ok(some) => some.iter().for_each(|packet| self.take(&mut handshakes, packet)),
                 Err(error) => {
                     return tracing::error!(%error, "handshakes cannot be read any more: restart the daemon");
@@ -124,6 +153,17 @@ impl Accelerator {
                 let known = handshakes.known_servers().clone();
                 tokio::spawn(Arc::clone(self).connect_early(early, known));
             }
+            Ok(Some(Taken::Confirmed(Confirmed {
+                client, round_trip, ..
+            }))) => self.note_distance(client, Some(round_trip)),
+            Ok(Some(Taken::Passed(step))) => {
+                self.note_distance(step.server, step.answer.and_then(|answer| answer.round_trip));
+            }
+            Ok(Some(Taken::HalfSeen { client, server })) => {
+                if !self.passed.lock().holds((client, server), PassReason::Asymmetric) {
+                    self.pass_through((client, server), PassReason::Asymmetric);
+                }
+            }
             Ok(None) => {}
             Err(error) => {
                 self.counts.passed_through(PassReason::System);
@@ -132,9 +172,16 @@ impl Accelerator {
         }
     }
 
+    fn note_distance(&self, end: SocketAddr, round_trip: Option<Duration>) {
+        if let Some(time) = round_trip {
+            let now = std::time::Instant::now();
+            self.distances.lock().note(end.ip(), time, now);
+        }
+    }
+
     /// Connects a client that was answered early to its server, in the client's name. If that fails, the client is reset.
     async fn connect_early(self: Arc<Self>, early: EarlyClient, known: KnownServers) {
-        let EarlyClient { client, step } = early;
+        let EarlyClient { client, step, handle } = early;
         let permit = self.early.try_acquire();
         let began = Instant::now();
         let connected = self
@@ -149,22 +196,17 @@ impl Accelerator {
                 return tracing::debug!(client = %step.client, server = %step.server, %error, "answered early, and reset");
             }
         };
-        let step = Step {
-            answer: Some(StepAnswer {
-                interface: 0,
-                round_trip: Some(began.elapsed()),
-            }),
-            ..step
-        };
+        let round_trip = began.elapsed();
+        handle.note_round_trip(Side::Server, round_trip);
         let pair = Pair::new(client, server);
         drop(permit);
-        self.open(Opened { pair, step }).await;
+        self.open(Opened { pair, step, handle }).await;
     }
 
     /// Carries a connection that was just taken over.
     async fn open(self: Arc<Self>, opened: Opened) {
         self.counts.taken_over();
-        let Opened { pair, step } = opened;
+        let Opened { pair, step, handle } = opened;
         let client = self.interfaces.place(step.client_interface);
         for (socket, is_inside) in [
             (&pair.client, client == Some(Place::Inside)),
@@ -174,9 +216,14 @@ impl Accelerator {
                 self.counts.note_congestion_failure();
             }
         }
-        let round_trip = step.answer.and_then(|answer| answer.round_trip);
-        let class = self.class_of(&step);
-        self.carry(pair, PerSide::new(None, round_trip), class).await;
+        self.note_distance(step.server, handle.round_trips().server);
+        let released = Released {
+            ends: (step.client, step.server),
+            class: self.class_of(&step),
+            round_trips: handle.round_trips(),
+            times: 0,
+        };
+        self.carry(pair, handle, released).await;
     }
 
     fn set_congestion(&self, socket: impl AsFd, is_inside: bool) -> io::Result<()> {
@@ -187,21 +234,36 @@ impl Accelerator {
         congestion::set(socket, name.as_deref())
     }
 
-    /// Takes a released connection over again, by command; it stays so until a splice is requested.
-    pub(crate) fn resume(self: &Arc<Self>, returned: Returned) {
-        self.counts.taken_over();
-        let pair = Pair::from(returned).with_splice(SplicePolicy::Never);
+    /// Takes a released connection over again. It stays so until its release is requested.
+    pub(crate) fn resume(self: &Arc<Self>, returned: Returned, reason: AgainReason) {
+        self.counts.taken_over_again(reason);
+        let known = self.released.lock().get(returned.id);
+        let ends = || {
+            Some((
+                returned.client.peer_addr().ok()?,
+                returned.server.peer_addr().ok()?,
+            ))
+        };
+        let Some(ends) = known.map(|known| known.ends).or_else(ends) else {
+            return tracing::debug!(flow = %returned.id, "it had ended before it was carried");
+        };
+        let released = known.unwrap_or(Released {
+            ends,
+            class: usize::MAX,
+            round_trips: PerSide::both(None),
+            times: 0,
+        });
+        let pair = taken_over_again(returned, reason);
         let accelerator = Arc::clone(self);
-        tokio::spawn(async move { accelerator.carry(pair, PerSide::both(None), usize::MAX).await });
+        tokio::spawn(async move { accelerator.carry(pair, FlowHandle::default(), released).await });
     }
 
-    /// Relays a connection until it ends or is released.
-    async fn carry(&self, pair: Pair, round_trips: PerSide<Option<Duration>>, class: usize) {
-        let handle = FlowHandle::default();
+    /// Relays a connection until it ends or is released. `released`: what is known of it then.
+    async fn carry(&self, pair: Pair, handle: FlowHandle, mut released: Released) {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let carried = Carried {
             handle: handle.clone(),
-            class,
+            class: released.class,
             is_releasing: false,
         };
         self.carried.lock().insert(number, carried);
@@ -210,7 +272,6 @@ impl Accelerator {
             .with_acceleration(Acceleration {
                 thresholds: self.config.thresholds(),
                 queue: self.config.queue,
-                round_trips,
             })
             .with_handle(&handle);
         loop {
@@ -219,18 +280,34 @@ impl Accelerator {
                 tokio::pin!(call);
                 tokio::select! {
                     ended = &mut call => return ended,
-                    () = handle.spliced() => self.counts.released(),
+                    () = handle.spliced() => {
+                        self.counts.released();
+                        let known = handle.round_trips();
+                        released.round_trips =
+                            PerSide::from_fn(|side| known[side].or(released.round_trips[side]));
+                        if let Some(id) = handle.id() {
+                            self.watch(id, released);
+                        }
+                    }
                 }
                 call.await
             };
             match ended.await {
                 Ok(Ended::Returned(returned)) if returned.why == Trap::Admin => {
-                    self.counts.taken_over();
-                    pair = Pair::from(returned).with_splice(SplicePolicy::Never);
+                    let known = self.released.lock().get(returned.id);
+                    let is_lossy = known.is_some_and(|known| known.times > released.times);
+                    released = known.unwrap_or(released);
+                    let reason = match is_lossy {
+                        true => AgainReason::Losses,
+                        false => AgainReason::Command,
+                    };
+                    self.counts.taken_over_again(reason);
+                    pair = taken_over_again(returned, reason);
                 }
                 Ok(Ended::Returned(returned)) => pair = returned.into(),
                 Ok(Ended::Closed(summary)) => {
                     tracing::debug!(flow = %summary.id, reset = summary.reset, spliced = summary.spliced, "accelerated connection ended");
+                    self.released.lock().remove(summary.id);
                     break;
                 }
                 Ok(Ended::Detached(id)) => {
@@ -244,5 +321,14 @@ impl Accelerator {
             }
         }
         self.carried.lock().remove(&number);
+    }
+}
+
+/// Returns a pair that is taken over again, and stays so.
+fn taken_over_again(returned: Returned, reason: AgainReason) -> Pair {
+    let pair = Pair::from(returned).with_splice(SplicePolicy::Never);
+    match reason {
+        AgainReason::Command => pair,
+        AgainReason::Losses => pair.with_reason(RelayReason::AdvisedLoss),
     }
 }

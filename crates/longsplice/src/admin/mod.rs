@@ -16,7 +16,7 @@ use axum::{
     http::StatusCode,
     response::{IntoResponse, Response},
 };
-use longsplice_engine::{Counters, Health};
+use longsplice_engine::{Counters, FlowInfo, Health};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -25,7 +25,7 @@ pub use claim::{Claim, ClaimError, claim};
 pub use places::Places;
 
 use crate::{
-    accelerator::{Accelerator, AcceleratorStatus},
+    accelerator::{Accelerator, AcceleratorStatus, PassedThrough},
     access_log::LogCounts,
     config_status::{ConfigStatus, GenerationStatus},
     instance::InstanceName,
@@ -111,7 +111,36 @@ fn error(status: StatusCode, what: &str) -> Response {
         .into_response()
 }
 
+/// A line of `longsplice flows`: a flow, or a connection that the accelerator has passed through.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Listed {
+    /// A flow.
+    Flow(Box<FlowInfo>),
+    /// A connection that was passed through.
+    PassedThrough(PassedThrough),
+}
+
 impl Admin {
+    /// Returns all flows, then the connections that were passed through.
+    pub fn flows(&self) -> Vec<Listed> {
+        let flows = self
+            .shared
+            .splicer
+            .flows()
+            .into_iter()
+            .map(Box::new)
+            .map(Listed::Flow);
+        let passed = self
+            .accelerator
+            .as_ref()
+            .map(|a| a.passed_through())
+            .unwrap_or_default();
+        flows
+            .chain(passed.into_iter().map(Listed::PassedThrough))
+            .collect()
+    }
+
     /// Returns the status.
     pub fn status(&self) -> Status {
         let log = &self.shared.access_log;

@@ -21,7 +21,7 @@ use tokio::{
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{Admin, claim::Claim, error, servers};
-use crate::{access_log::End, listener::spawn_reclaimed};
+use crate::{accelerator::AgainReason, access_log::End, listener::spawn_reclaimed};
 
 /// Serves until the handle is dropped.
 pub fn serve(claim: &Claim, admin: Admin) -> io::Result<AbortOnDropHandle<()>> {
@@ -63,7 +63,7 @@ async fn status(State(admin): State<Arc<Admin>>) -> Response {
 }
 
 async fn flows(State(admin): State<Arc<Admin>>) -> Response {
-    read(&admin, |admin| admin.shared.splicer.flows()).await
+    read(&admin, Admin::flows).await
 }
 
 async fn splice(State(admin): State<Arc<Admin>>, Path(id): Path<String>) -> Response {
@@ -91,7 +91,7 @@ async fn unsplice(State(admin): State<Arc<Admin>>, Path(id): Path<String>) -> Re
         // The flow has no handler: forward it from here.
         Ok(Some(returned)) => {
             if let Some(accelerator) = admin.accelerator.as_ref().filter(|_| is_transparent(&returned)) {
-                accelerator.resume(returned);
+                accelerator.resume(returned, AgainReason::Command);
                 return Json(serde_json::json!({ "id": id })).into_response();
             }
             spawn_reclaimed(returned, &admin.shared, &admin.config_status.listeners());

@@ -5,7 +5,7 @@ use std::{
     process::ExitCode,
 };
 
-use longsplice_engine::{FlowId, FlowInfo};
+use longsplice_engine::FlowId;
 use serde::de::DeserializeOwned;
 
 use super::{
@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     admin::{
-        Places, Status,
+        Listed, Places, Status,
         client::{Client, ClientError},
     },
     instance::InstanceName,
@@ -24,7 +24,7 @@ use crate::{
 
 pub(super) fn flows(ask: &Ask, common: &Common) -> Result<ExitCode, Failure> {
     let body = request("GET", "/flows", "", ask.admin.as_deref(), common)?;
-    answer(ask, body, |flows: Vec<FlowInfo>| show::flows(&flows))
+    answer(ask, body, |flows: Vec<Listed>| show::flows(&flows))
 }
 
 pub(super) fn status(ask: &Ask, common: &Common) -> Result<ExitCode, Failure> {

@@ -143,6 +143,11 @@ impl AccelerateConfig {
         Thresholds::for_gain(self.min_rtt, self.min_gain)
     }
 
+    /// Returns whether a side has a congestion control of its own.
+    pub fn has_congestion_control(&self) -> bool {
+        self.inside_congestion.is_some() || self.outside_congestion.is_some()
+    }
+
     /// Complains about interfaces that cannot be the two sides of a node.
     pub fn complaint(&self) -> Option<rules::Complaint> {
         let complaint = |message: String, help| Some(rules::Complaint { message, help });

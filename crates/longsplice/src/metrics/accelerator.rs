@@ -16,6 +16,12 @@ pub(super) fn write(out: &mut Out<'_>, status: &AcceleratorStatus) -> fmt::Resul
         "Times that a connection was taken over",
         alone(status.taken_over_total),
     )?;
+    let reasons = status.taken_over_again_total.iter();
+    out.counter(
+        "accelerator_taken_over_again",
+        "Times that a released connection was taken over again",
+        reasons.map(|(reason, n)| ([("reason", reason.as_str())], *n)),
+    )?;
     out.counter(
         "accelerator_released",
         "Times that a taken-over connection was released",

@@ -3,13 +3,15 @@
 use longsplice_engine::{FlowInfo, FlowState};
 
 use super::{
-    age, bytes,
+    age, bytes, nanoseconds,
     table::{Align, Table},
 };
+use crate::{accelerator::PassedThrough, admin::Listed};
 
-/// Returns a table with a line for each flow: the legs as the client and the server see them.
-pub fn flows(flows: &[FlowInfo]) -> String {
-    if flows.is_empty() {
+/// Returns a table with a line for each flow: the legs as the client and the server see them. Connections that an
+/// accelerator has passed through come last.
+pub fn flows(listed: &[Listed]) -> String {
+    if listed.is_empty() {
         return "no flows\n".to_owned();
     }
     use Align::{Left, Right};
@@ -24,24 +26,71 @@ pub fn flows(flows: &[FlowInfo]) -> String {
         ("TO CLIENT", Right),
         ("AGE", Right),
         ("IDLE", Right),
-        ("NOT SPLICED BECAUSE", Left),
+        ("ROUND TRIPS", Left),
+        ("REASON", Left),
     ]);
-    for flow in flows {
-        table.row(vec![
-            flow.id.to_string(),
-            state(flow),
-            flow.client.peer.to_string(),
-            flow.client.local.to_string(),
-            flow.server.local.to_string(),
-            flow.server.peer.to_string(),
-            bytes(flow.to_server.bytes),
-            bytes(flow.to_client.bytes),
-            age(flow.age_seconds),
-            flow.idle_seconds.map_or_else(|| "-".to_owned(), age),
-            flow.reason.map(|r| r.to_string()).unwrap_or_default(),
-        ]);
+    for one in listed {
+        table.row(match one {
+            Listed::Flow(flow) => flow_cells(flow),
+            Listed::PassedThrough(passed) => passed_cells(passed),
+        });
     }
     table.to_string()
+}
+
+/// Returns the cells of a flow. Its reason is why it is not spliced.
+fn flow_cells(flow: &FlowInfo) -> Vec<String> {
+    vec![
+        flow.id.to_string(),
+        state(flow),
+        flow.client.peer.to_string(),
+        flow.client.local.to_string(),
+        flow.server.local.to_string(),
+        flow.server.peer.to_string(),
+        bytes(flow.to_server.bytes),
+        bytes(flow.to_client.bytes),
+        age(flow.age_seconds),
+        flow.idle_seconds.map_or_else(nothing, age),
+        round_trips(flow),
+        flow.reason.map(|r| r.to_string()).unwrap_or_default(),
+    ]
+}
+
+/// Returns the cells of a connection that was passed through. Its reason is why it was not taken over.
+fn passed_cells(passed: &PassedThrough) -> Vec<String> {
+    let (client, server) = (passed.client.to_string(), passed.server.to_string());
+    vec![
+        nothing(),
+        "passed through".to_owned(),
+        client.clone(),
+        server.clone(),
+        client,
+        server,
+        nothing(),
+        nothing(),
+        age(passed.age_seconds as f64),
+        nothing(),
+        nothing(),
+        passed.reason.clone(),
+    ]
+}
+
+fn nothing() -> String {
+    "-".to_owned()
+}
+
+/// Returns the round-trip times of both legs, as far as they are known.
+fn round_trips(flow: &FlowInfo) -> String {
+    let time = |micros: Option<u64>| {
+        micros.map_or_else(
+            || "?".to_owned(),
+            |micros| nanoseconds(micros.saturating_mul(1_000)),
+        )
+    };
+    match (flow.client_round_trip_us, flow.server_round_trip_us) {
+        (None, None) => nothing(),
+        (client, server) => format!("{} + {}", time(client), time(server)),
+    }
 }
 
 fn state(flow: &FlowInfo) -> String {
@@ -65,6 +114,7 @@ mod tests {
     use longsplice_engine::{DirectionInfo, FlowId, LegInfo, reason::RelayReason};
 
     use super::*;
+    use crate::accelerator::PassedState;
 
     #[test]
     fn a_table_is_aligned() {
@@ -86,6 +136,8 @@ mod tests {
             to_client: direction(3 << 30),
             age_seconds: 75.0,
             idle_seconds: None,
+            client_round_trip_us: None,
+            server_round_trip_us: None,
         };
         let two = FlowInfo {
             id: FlowId(12),
@@ -93,14 +145,29 @@ mod tests {
             state: FlowState::Relay,
             reason: Some(RelayReason::Families),
             idle_seconds: Some(1.5),
+            client_round_trip_us: Some(300),
+            server_round_trip_us: Some(92_000),
             ..one.clone()
         };
+        let three = PassedThrough {
+            state: PassedState::PassedThrough,
+            client: "198.18.0.1:50001".parse().unwrap(),
+            server: "198.18.1.2:80".parse().unwrap(),
+            reason: "short_path".to_owned(),
+            age_seconds: 3,
+        };
+        let listed = [
+            Listed::Flow(Box::new(one)),
+            Listed::Flow(Box::new(two)),
+            Listed::PassedThrough(three),
+        ];
         assert_eq!(
-            flows(&[one, two]),
+            flows(&listed),
             "\
-ID  STATE     CLIENT               LISTENER          SOURCE            SERVER         TO SERVER  TO CLIENT    AGE  IDLE  NOT SPLICED BECAUSE
- 7  detached  198.18.0.1:50000     198.18.0.2:80     198.18.1.1:20000  198.18.1.2:80       10 B   3.00 GiB  1m15s     -
-12  relay     [2001:db8::1]:50000  [2001:db8::2]:80  198.18.1.1:20000  198.18.1.2:80       10 B   3.00 GiB  1m15s    1s  families
+ID  STATE           CLIENT               LISTENER          SOURCE            SERVER         TO SERVER  TO CLIENT    AGE  IDLE  ROUND TRIPS         REASON
+ 7  detached        198.18.0.1:50000     198.18.0.2:80     198.18.1.1:20000  198.18.1.2:80       10 B   3.00 GiB  1m15s     -  -
+12  relay           [2001:db8::1]:50000  [2001:db8::2]:80  198.18.1.1:20000  198.18.1.2:80       10 B   3.00 GiB  1m15s    1s  300.0 µs + 92.0 ms  families
+ -  passed through  198.18.0.1:50001     198.18.1.2:80     198.18.0.1:50001  198.18.1.2:80          -          -     3s     -  -                   short_path
 "
         );
         assert_eq!(flows(&[]), "no flows\n");

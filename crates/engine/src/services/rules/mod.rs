@@ -7,12 +7,13 @@ pub(crate) use seal::place_of_tcp;
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     io,
+    os::fd::AsFd,
     sync::Arc,
 };
 
 use longsplice_core::rules::{MAX_ENTRIES, Program, compile};
 use longsplice_dataplane::{
-    Dataplane,
+    Dataplane, Leg,
     rules::{Counters, Mark, Rules},
 };
 use parking_lot::Mutex;
@@ -208,6 +209,35 @@ impl Keeper {
         let mut whole = packet.packet.clone();
         let _ = seal::seal(&mut whole);
         plane.inject(packet.ifindex, &whole)
+    }
+
+    /// Delivers a copy of the next segment that reaches a socket by a rule ([`RulePackets`]). Does nothing without rules.
+    pub(crate) fn await_segment(&self, socket: impl AsFd) -> io::Result<()> {
+        let loaded = self.state.lock().loaded.clone();
+        loaded.map_or(Ok(()), |rules| {
+            rules.await_segment(socket).map_err(io::Error::other)
+        })
+    }
+
+    /// Delivers a copy of the next acknowledgement from `leg.peer` to `leg.local` that meets a rule that follows, and finds no
+    /// socket. Does nothing without rules.
+    pub(crate) fn await_segment_of(&self, leg: Leg) -> io::Result<()> {
+        let Some(loaded) = self.state.lock().loaded.clone() else {
+            return Ok(());
+        };
+        loaded.await_segment_of(leg).map_err(io::Error::other)?;
+        loaded.set_awaiting(true).map_err(io::Error::other)
+    }
+
+    /// Awaits no segment of this connection any more; `was_last`: nor of any other one.
+    pub(crate) fn forget_segment_of(&self, leg: Leg, was_last: bool) {
+        if let Some(loaded) = self.state.lock().loaded.clone() {
+            loaded.forget_segment_of(leg);
+            if was_last {
+                // A failure costs a look-up for each packet.
+                let _ = loaded.set_awaiting(false);
+            }
+        }
     }
 
     /// Takes the program off every interface.

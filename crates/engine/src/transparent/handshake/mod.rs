@@ -11,26 +11,30 @@
 
 mod known_servers;
 mod opening;
+mod sockets;
+mod step;
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet, VecDeque},
     io,
     net::{SocketAddr, TcpStream as StdStream},
-    os::fd::OwnedFd,
     time::{Duration, Instant},
 };
 
-use longsplice_dataplane::Leg;
-use longsplice_repair::{Image, ImageOptions, Window, close_silently, thaw};
+use longsplice_dataplane::{Leg, Side, monotonic};
 use tokio::net::TcpStream;
 
-use self::opening::{ACK, Opening, SYN};
+use self::{
+    opening::{ACK, Opening, SYN},
+    sockets::{acknowledgement, build, confirmation, toward_client},
+};
 use crate::{
-    Pair, Splicer,
+    FlowHandle, Splicer,
     kernel::packet::{FLAG_ACK, Segment},
     services::rules::{Action, Match, Network, Ports, Rule, RulePacket},
 };
 pub use known_servers::KnownServers;
+pub use step::{Admission, Confirmed, EarlyClient, Opened, Step, StepAnswer, Taken};
 
 /// Maximum number of handshakes without an answer; further ones go on untouched.
 const MOST_UNANSWERED: usize = 4_096;
@@ -41,13 +45,11 @@ const MOST: usize = 65_536;
 /// Time that a handshake is remembered: a client that has not heard the answer repeats its SYN after 1, 3, 7 and 15 s.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// Time after which an unanswered SYN may have an answer that takes another way.
+const UNANSWERED: Duration = Duration::from_millis(250);
+
 /// Time between two searches for old handshakes.
 const SWEEP: Duration = Duration::from_secs(1);
-
-/// Returns the MSS of an end that sends none (RFC 9293 section 3.7.1).
-const fn default_mss(v4: bool) -> u16 {
-    if v4 { 536 } else { 1_220 }
-}
 
 /// Returns the rules for handshakes that come from interface `clients` to these networks and ports, which answer on
 /// interface `servers`. Place them in front of other rules, or behind those that make exceptions.
@@ -84,90 +86,67 @@ pub fn rules(clients: &str, servers: &str, to: &[Network], ports: &[Ports]) -> V
 /// Addresses of a connection's ends: the client, the server.
 type Ends = (SocketAddr, SocketAddr);
 
-/// Describes a segment of a handshake, before it is decided whether the connection is taken over.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Step {
-    /// Address of the end that opens the connection.
-    pub client: SocketAddr,
-    /// Address of the other end.
-    pub server: SocketAddr,
-    /// Interface at which the SYN came in.
-    pub client_interface: u32,
-    /// Answer to the SYN; `None` while the SYN is decided.
-    pub answer: Option<StepAnswer>,
-    /// True if the segment has options that a built socket does not support, such as those of MPTCP or TCP-AO.
-    pub has_unknown_options: bool,
-    /// True if the server has accepted a connection lately ([`KnownServers`]).
-    pub is_known_server: bool,
-}
-
-/// Describes the answer to a SYN.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct StepAnswer {
-    /// Interface at which the answer came in.
-    pub interface: u32,
-    /// Time from the SYN to its answer: the round-trip time to the server. `None` if the SYN was sent more than once.
-    pub round_trip: Option<Duration>,
-}
-
-/// Decision about a handshake.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Admission {
-    /// The segment goes on untouched, and the connection is none of ours.
-    PassThrough,
-    /// The connection is taken over once the server has answered.
-    TakeOver,
-    /// The client is answered at once, before the server is asked (paper 004, algorithm 1); only for a SYN. If the server
-    /// refuses then, the client sees a connection that is reset.
-    AnswerEarly,
-}
-
-/// Result of a segment that completes a handshake.
-#[derive(Debug)]
-#[allow(clippy::large_enum_variant, reason = "made once, and taken apart at once")]
-pub enum Taken {
-    /// Both legs are connected.
-    Opened(Opened),
-    /// The client is connected, and the server is to be asked.
-    Early(EarlyClient),
-}
-
-/// Holds a client that was answered in the name of its server.
-#[derive(Debug)]
-pub struct EarlyClient {
-    /// Socket toward the client; connect to the server with [`Splicer::connect_as_client_and_port`].
-    pub client: TcpStream,
-    /// Handshake.
-    pub step: Step,
-}
-
-/// Holds a connection that was taken over at its handshake.
-#[derive(Debug)]
-pub struct Opened {
-    /// Sockets of both legs.
-    pub pair: Pair,
-    /// Handshake, with its answer.
-    pub step: Step,
-}
-
 /// State of a handshake under way.
 #[derive(Debug)]
 struct Pending {
     syn: Opening,
     interface: u32,
     since: Instant,
+    /// Time at which the SYN was sent on ([`monotonic`]).
+    sent_at: u64,
     /// True if the client sent its SYN again: the answer belongs to either.
     repeated: bool,
-    answered: Option<Answered>,
+    stage: Stage,
 }
 
-/// Holds the segments to send again if they are lost.
+impl Pending {
+    fn is_unanswered(&self) -> bool {
+        matches!(self.stage, Stage::Asked)
+    }
+
+    /// Returns the way of the client's segments.
+    fn leg(&self) -> Leg {
+        Leg {
+            peer: self.syn.from,
+            local: self.syn.to,
+        }
+    }
+}
+
+/// Stage of a handshake.
+#[derive(Debug)]
+enum Stage {
+    /// The SYN was sent on, to be answered.
+    Asked,
+    /// The segments of both ends go on untouched.
+    Passed,
+    /// Both legs have sockets, or the client's has.
+    Answered(Answered),
+}
+
+/// Holds the segments to send again if they are lost, and the time of the answer.
 #[derive(Debug)]
 struct Answered {
     /// Segment to the client.
     onward: Vec<u8>,
     /// Segment to the server; `None` if the kernel's own socket connects to it.
     acknowledgement: Option<Vec<u8>>,
+    /// Time at which the answer was built.
+    built_at: Instant,
+    /// Time at which the answer was sent to the client; `None` once it was acknowledged, or sent again.
+    sent_at: Option<u64>,
+    handle: FlowHandle,
+}
+
+impl Answered {
+    /// Returns the segment to the client once more, with the present TSval: its echo tells when this one was sent.
+    fn again(&self) -> Vec<u8> {
+        let mut packet = self.onward.clone();
+        let passed = u32::try_from(self.built_at.elapsed().as_millis()).unwrap_or(u32::MAX);
+        // Without timestamps it stays as it is.
+        let _ = opening::advance_clock(&mut packet, passed);
+        packet
+    }
 }
 
 /// Holds the handshakes that pass through a splicer. The client and the server time their own retransmissions, which are
@@ -179,8 +158,14 @@ pub struct Handshakes {
     /// Number of those without an answer.
     unanswered: usize,
     servers: KnownServers,
+    /// SYNs in the order in which they were sent on, until it is time to look for a client that has its answer from elsewhere.
+    asked: VecDeque<(Ends, Instant)>,
+    /// Handshakes whose client's next segment is awaited.
+    awaited: HashSet<Ends>,
     /// Time of the last search for old ones.
     swept: Instant,
+    /// Time at which a handshake was last not remembered.
+    overflowed: Option<Instant>,
 }
 
 impl Handshakes {
@@ -191,7 +176,10 @@ impl Handshakes {
             pending: HashMap::new(),
             unanswered: 0,
             servers: KnownServers::default(),
+            asked: VecDeque::new(),
+            awaited: HashSet::new(),
             swept: Instant::now(),
+            overflowed: None,
         }
     }
 
@@ -218,7 +206,43 @@ impl Handshakes {
         match Opening::read(&packet.packet) {
             Some(syn) if syn.flags == SYN => self.take_syn(packet, syn, admit),
             Some(answer) if answer.flags == SYN | ACK => self.take_answer(packet, answer, admit),
+            _ if packet.copy => Ok(self.take_awaited(packet)),
             _ => self.splicer.let_in(packet).map(|()| None),
+        }
+    }
+
+    /// Waits until [`Handshakes::look`] is due. Cancel-safe.
+    pub async fn due(&self) {
+        match self.asked.front() {
+            Some((_, since)) => tokio::time::sleep_until((*since + UNANSWERED).into()).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Looks for SYNs that have had no answer for a while: the next acknowledgement of their client shows that it has an
+    /// answer, which takes another way ([`Taken::HalfSeen`]).
+    pub fn look(&mut self) {
+        while let Some((ends, _)) = self.asked.front().filter(|(_, at)| at.elapsed() >= UNANSWERED) {
+            let pending = self.pending.get(ends).filter(|p| p.is_unanswered());
+            if let Some(pending) = pending {
+                match self.splicer.context.rules.await_segment_of(pending.leg()) {
+                    Ok(()) => drop(self.awaited.insert(*ends)),
+                    Err(error) => tracing::debug!(%error, "an unanswered handshake is not watched"),
+                }
+            }
+            self.asked.pop_front();
+        }
+    }
+
+    /// Awaits no segment of a client any more.
+    fn forget_segment(&mut self, ends: Ends) {
+        if self.awaited.remove(&ends) {
+            let leg = Leg {
+                peer: ends.0,
+                local: ends.1,
+            };
+            let was_last = self.awaited.is_empty();
+            self.splicer.context.rules.forget_segment_of(leg, was_last);
         }
     }
 
@@ -226,7 +250,10 @@ impl Handshakes {
     fn forget_old(&mut self) {
         if self.swept.elapsed() >= SWEEP {
             self.pending.retain(|_, p| p.since.elapsed() < PATIENCE);
-            self.unanswered = self.pending.values().filter(|p| p.answered.is_none()).count();
+            let gone = |ends: &&Ends| !self.pending.contains_key(ends);
+            let gone: Vec<Ends> = self.awaited.iter().filter(gone).copied().collect();
+            gone.into_iter().for_each(|ends| self.forget_segment(ends));
+            self.unanswered = self.pending.values().filter(|p| p.is_unanswered()).count();
             self.swept = Instant::now();
         }
     }
@@ -240,9 +267,13 @@ impl Handshakes {
         let ends = (syn.from, syn.to);
         if let Some(known) = self.pending.get_mut(&ends).filter(|p| p.syn.seq == syn.seq) {
             known.repeated = true;
-            let (to, packet) = match &known.answered {
-                Some(answered) => (ends.0, answered.onward.clone()),
-                None => {
+            let (to, packet) = match &mut known.stage {
+                Stage::Passed => return self.splicer.let_in(packet).map(|()| None),
+                Stage::Answered(answered) => {
+                    answered.sent_at = None;
+                    (ends.0, answered.again())
+                }
+                Stage::Asked => {
                     // The server compares all that follows with the TSval of the SYN that it has accepted: later
                     // segments must begin at the latest one (RFC 7323 section 5.3).
                     known.syn = syn;
@@ -255,6 +286,7 @@ impl Handshakes {
         if self.challenge(ends)? {
             return Ok(None);
         }
+        let is_beyond_limit = self.unanswered >= MOST_UNANSWERED || self.pending.len() >= MOST;
         let step = Step {
             client: ends.0,
             server: ends.1,
@@ -262,31 +294,44 @@ impl Handshakes {
             answer: None,
             has_unknown_options: syn.offer.has_unknown,
             is_known_server: self.servers.contains(ends.1),
+            is_beyond_limit,
         };
-        let has_room = self.unanswered < MOST_UNANSWERED && self.pending.len() < MOST;
-        let admission = match has_room {
-            true => admit(&step),
-            false => Admission::PassThrough,
+        let admission = match admit(&step) {
+            _ if is_beyond_limit => Admission::PassThrough,
+            admission => admission,
         };
-        let mut pending = Pending {
+        let mut taken = None;
+        // The answer may come in while the segment is being sent, on a link without delay.
+        let sent_at = monotonic();
+        let stage = match admission {
+            Admission::PassThrough => {
+                self.splicer.let_in(packet)?;
+                Stage::Passed
+            }
+            Admission::TakeOver => {
+                self.send(ends.1, &syn.onward)?;
+                self.unanswered += 1;
+                self.asked.push_back((ends, Instant::now()));
+                Stage::Asked
+            }
+            Admission::AnswerEarly => {
+                let (client, answered) = self.answer_early(ends, &syn)?;
+                let handle = answered.handle.clone();
+                taken = Some(Taken::Early(EarlyClient { client, step, handle }));
+                Stage::Answered(answered)
+            }
+        };
+        if self.pending.len() >= MOST {
+            self.overflowed = Some(Instant::now());
+            return Ok(taken);
+        }
+        let pending = Pending {
             syn,
             interface: packet.ifindex,
             since: Instant::now(),
+            sent_at,
             repeated: false,
-            answered: None,
-        };
-        let taken = match admission {
-            Admission::PassThrough => return self.splicer.let_in(packet).map(|()| None),
-            Admission::TakeOver => {
-                self.send(ends.1, &pending.syn.onward)?;
-                self.unanswered += 1;
-                None
-            }
-            Admission::AnswerEarly => {
-                let (client, answered) = self.answer_early(ends, &pending.syn)?;
-                pending.answered = Some(answered);
-                Some(Taken::Early(EarlyClient { client, step }))
-            }
+            stage,
         };
         self.pending.insert(ends, pending);
         Ok(taken)
@@ -296,14 +341,50 @@ impl Handshakes {
     fn answer_early(&self, ends: Ends, syn: &Opening) -> io::Result<(TcpStream, Answered)> {
         let offer = self.servers.offer(ends.1).toward(syn.offer);
         let answer = Opening::answer(syn, offer, self.servers.initial_sequence(ends), u16::MAX);
-        let client = TcpStream::from_std(StdStream::from(thaw(&image(&answer, syn))?))?;
+        let client = TcpStream::from_std(StdStream::from(toward_client(syn, &answer)?))?;
         self.splicer.prepare_client(&client)?;
+        self.await_confirmation(&client);
         self.send(ends.0, &answer.onward)?;
         let answered = Answered {
             onward: answer.onward,
             acknowledgement: None,
+            built_at: Instant::now(),
+            sent_at: Some(monotonic()),
+            handle: FlowHandle::default(),
         };
         Ok((client, answered))
+    }
+
+    /// Lets the client's first segment be told. Without that the round-trip time is measured by the socket, later.
+    fn await_confirmation(&self, client: &TcpStream) {
+        if let Err(error) = self.splicer.context.rules.await_segment(client) {
+            tracing::debug!(%error, "a client's acknowledgement is not timed");
+        }
+    }
+
+    /// Takes an awaited segment of a client. The first one after the answer tells the round-trip time, if it is the bare
+    /// acknowledgement of an answer that was sent once. One without an answer shows that the answer took another way.
+    fn take_awaited(&mut self, packet: &RulePacket) -> Option<Taken> {
+        let (ends, is_bare) = opening::ends_of(&packet.packet)?;
+        self.forget_segment(ends);
+        let (client, server) = ends;
+        let known = self.pending.get_mut(&ends)?;
+        let answered = match &mut known.stage {
+            Stage::Answered(answered) if is_bare => answered,
+            Stage::Asked => {
+                known.stage = Stage::Passed;
+                self.unanswered = self.unanswered.saturating_sub(1);
+                return Some(Taken::HalfSeen { client, server });
+            }
+            Stage::Answered(_) | Stage::Passed => return None,
+        };
+        let round_trip = Duration::from_nanos(packet.at.checked_sub(answered.sent_at.take()?)?);
+        answered.handle.note_round_trip(Side::Client, round_trip);
+        Some(Taken::Confirmed(Confirmed {
+            client,
+            server,
+            round_trip,
+        }))
     }
 
     /// Answers a SYN on a connection that has a socket here with an acknowledgement; a client that does not know the
@@ -339,12 +420,18 @@ impl Handshakes {
         mut admit: impl FnMut(&Step) -> Admission,
     ) -> io::Result<Option<Taken>> {
         let ends = (answer.to, answer.from);
-        let known = self.pending.get_mut(&ends);
-        let Some(known) = known.filter(|p| answer.ack == p.syn.seq + 1) else {
+        self.forget_segment(ends);
+        let Some(known) = self.pending.get_mut(&ends) else {
+            self.splicer.let_in(packet)?;
+            let (client, server) = ends;
+            let is_alone = self.overflowed.is_none_or(|at| at.elapsed() >= PATIENCE);
+            return Ok(is_alone.then_some(Taken::HalfSeen { client, server }));
+        };
+        if answer.ack != known.syn.seq + 1 {
             self.splicer.let_in(packet)?;
             return Ok(None);
-        };
-        if let Some(answered) = &known.answered {
+        }
+        if let Stage::Answered(answered) = &known.stage {
             match answered.acknowledgement.clone() {
                 Some(again) => self.send(ends.1, &again)?,
                 // The socket that connects in the client's name waits for it.
@@ -355,102 +442,66 @@ impl Handshakes {
             }
             return Ok(None);
         }
+        let round_trip = packet.at.checked_sub(known.sent_at).map(Duration::from_nanos);
+        let round_trip = round_trip.filter(|_| !known.repeated);
+        // A further answer would be the repetition of this one.
+        known.repeated = true;
         let step = Step {
             client: ends.0,
             server: ends.1,
             client_interface: known.interface,
             answer: Some(StepAnswer {
                 interface: packet.ifindex,
-                round_trip: (!known.repeated).then(|| known.since.elapsed()),
+                round_trip,
             }),
             has_unknown_options: answer.offer.has_unknown,
             is_known_server: self.servers.contains(ends.1),
+            is_beyond_limit: false,
         };
+        if matches!(known.stage, Stage::Passed) {
+            self.splicer.let_in(packet)?;
+            return Ok(Some(Taken::Passed(step)));
+        }
         if admit(&step) == Admission::PassThrough {
-            self.pending.remove(&ends);
+            known.stage = Stage::Passed;
             self.unanswered = self.unanswered.saturating_sub(1);
             self.splicer.let_in(packet)?;
             return Ok(None);
         }
         let began = Instant::now();
-        let pair = build(&known.syn, &answer)?;
+        let confirmed = round_trip.and_then(|time| confirmation(packet, &known.syn, &answer, time));
+        let pair = build(&known.syn, &answer, confirmed.is_some())?;
+        if let Some(confirmed) = confirmed
+            && let Err(error) = self.splicer.let_in(&confirmed)
+        {
+            tracing::debug!(%error, "a socket toward a server does not know its round-trip time");
+        }
         self.splicer.prepare_client(&pair.client)?;
+        let handle = FlowHandle::default();
+        if let Some(time) = round_trip {
+            handle.note_round_trip(Side::Server, time);
+        }
         self.servers.note(ends.1, answer.offer);
         let to_server = acknowledgement(&known.syn, &answer).bytes();
         let to_client = answer.onward;
         self.unanswered = self.unanswered.saturating_sub(1);
-        known.answered = Some(Answered {
+        known.stage = Stage::Answered(Answered {
             acknowledgement: Some(to_server.clone()),
             onward: to_client.clone(),
+            built_at: began,
+            sent_at: Some(monotonic()),
+            handle: handle.clone(),
         });
+        self.await_confirmation(&pair.client);
         self.send(ends.1, &to_server)?;
         self.send(ends.0, &to_client)?;
         self.splicer.context.stats.take_over.add(began.elapsed());
-        Ok(Some(Taken::Opened(Opened { pair, step })))
+        Ok(Some(Taken::Opened(Opened { pair, step, handle })))
     }
 
     fn send(&self, to: SocketAddr, packet: &[u8]) -> io::Result<()> {
         let kernel = self.splicer.context.kernel.as_ref();
         let kernel = kernel.ok_or(io::ErrorKind::Unsupported)?;
         kernel.announcer.send(to.ip(), packet)
-    }
-}
-
-/// Returns the client's acknowledgement of the server's answer.
-fn acknowledgement(syn: &Opening, answer: &Opening) -> Segment {
-    let scale = if answer.offer.scale.is_some() {
-        syn.offer.scale
-    } else {
-        None
-    };
-    Segment {
-        from: syn.from,
-        to: syn.to,
-        seq: syn.seq + 1,
-        ack: answer.seq + 1,
-        flags: FLAG_ACK,
-        window: syn.window >> scale.unwrap_or(0),
-        timestamps: syn.offer.clock.zip(answer.offer.clock),
-    }
-}
-
-/// Builds both sockets: toward the client as the server, toward the server as the client.
-fn build(syn: &Opening, answer: &Opening) -> io::Result<Pair> {
-    let client = thaw(&image(answer, syn))?;
-    let server = match thaw(&image(syn, answer)) {
-        Ok(server) => server,
-        Err(e) => {
-            // Close it in silence: its peer has not heard of it yet.
-            let _ = close_silently(client);
-            return Err(e.into());
-        }
-    };
-    let stream = |fd: OwnedFd| TcpStream::from_std(StdStream::from(fd));
-    Ok(Pair::new(stream(client)?, stream(server)?).with_one_clock())
-}
-
-/// Returns the image of the connection in which we have sent `ours` and the peer `theirs`.
-fn image(ours: &Opening, theirs: &Opening) -> Image {
-    let (mine, other) = (ours.offer, theirs.offer);
-    let (receive_scale, send_scale) = mine.scale.zip(other.scale).unwrap_or_default();
-    Image {
-        local: ours.from,
-        peer: theirs.from,
-        send_next: ours.seq + 1,
-        receive_next: theirs.seq + 1,
-        options: ImageOptions {
-            mss: other.mss.unwrap_or(default_mss(theirs.from.is_ipv4())),
-            send_scale,
-            receive_scale,
-            sack: mine.sack && other.sack,
-            timestamps: mine.clock.is_some() && other.clock.is_some(),
-        },
-        timestamp_clock: mine.clock.unwrap_or_default(),
-        window: Window {
-            send: theirs.window.into(),
-            send_wl1: theirs.seq + 1,
-            largest: u16::MAX.into(),
-            receive: ours.window.into(),
-        },
     }
 }

@@ -11,6 +11,8 @@ use crate::{
 
 pub(super) const SYN: u8 = 0x02;
 pub(super) const ACK: u8 = 0x10;
+const FIN: u8 = 0x01;
+const RST: u8 = 0x04;
 /// ECE and CWR ask for ECN in a SYN (RFC 3168 section 6.1.1); a built socket has no ECN.
 const ECN: u8 = 0xc0;
 
@@ -20,6 +22,9 @@ const MSS: u8 = 2;
 const WINDOW_SCALE: u8 = 3;
 const SACK_PERMITTED: u8 = 4;
 const TIMESTAMPS: u8 = 8;
+
+/// Length of an IPv6 header. A SYN that is sent on has no extension headers.
+const V6_HEADER: usize = 40;
 
 /// Largest shift (RFC 7323 section 2.3).
 const LARGEST_SCALE: u8 = 14;
@@ -116,11 +121,52 @@ impl Opening {
     }
 }
 
+/// Returns source and destination of a frame, and whether its segment is a bare acknowledgement: without payload, SYN, FIN
+/// and RST.
+pub(super) fn ends_of(frame: &[u8]) -> Option<((SocketAddr, SocketAddr), bool)> {
+    let (begin, end) = place_of_tcp(frame)?;
+    let (from, to) = addresses(frame.get(ETHERNET..begin)?)?;
+    let tcp = frame.get(begin..end).filter(|tcp| tcp.len() >= 20)?;
+    let is_bare = tcp[13] & (SYN | ACK | FIN | RST) == ACK && usize::from(tcp[12] >> 4) * 4 == tcp.len();
+    let port = |at: usize| u16::from_be_bytes([tcp[at], tcp[at + 1]]);
+    Some((((from, port(0)).into(), (to, port(2)).into()), is_bare))
+}
+
+/// Adds milliseconds to the TSval of a packet, from its IP header on. `None` if it has none.
+pub(super) fn advance_clock(packet: &mut [u8], millis: u32) -> Option<()> {
+    let begin = match packet.first()? {
+        v4 if v4 >> 4 == 4 => usize::from(v4 & 0xf) * 4,
+        _ => V6_HEADER,
+    };
+    let mut at = begin + TCP_HEADER;
+    while let Some(&kind) = packet.get(at) {
+        let length = match kind {
+            END => return None,
+            NOP => 1,
+            _ => usize::from(*packet.get(at + 1)?).max(2),
+        };
+        if kind == TIMESTAMPS {
+            let value = packet.get_mut(at + 2..at + 6)?;
+            let clock = u32::from_be_bytes((&*value).try_into().ok()?);
+            value.copy_from_slice(&clock.wrapping_add(millis).to_be_bytes());
+            return seal(packet, begin);
+        }
+        at += length;
+    }
+    None
+}
+
 /// Decrements the hop count, and returns source and destination.
 fn hop(ip: &mut [u8]) -> Option<(IpAddr, IpAddr)> {
     let v6 = ip.first()? >> 4 == 6;
     let left = ip.get_mut(if v6 { 7 } else { 8 })?;
     *left = left.checked_sub(1).filter(|left| *left > 0)?;
+    addresses(ip)
+}
+
+/// Returns source and destination of an IP header.
+fn addresses(ip: &[u8]) -> Option<(IpAddr, IpAddr)> {
+    let v6 = ip.first()? >> 4 == 6;
     let v4_at = |at: usize| -> Option<IpAddr> {
         let octets: [u8; 4] = ip.get(at..at + 4)?.try_into().ok()?;
         Some(Ipv4Addr::from(octets).into())
@@ -274,6 +320,41 @@ mod tests {
         assert_eq!(Opening::read(&frame(SYN, 64, &[], 5)), None, "payload");
         for ttl in [0, 1] {
             assert_eq!(Opening::read(&frame(SYN, ttl, &[], 0)), None, "the last hop");
+        }
+    }
+
+    #[test]
+    fn the_clock_of_a_repeated_answer_goes_on() {
+        let mut packet = Opening::read(&frame(SYN, 64, &OPTIONS, 0)).unwrap().onward;
+        advance_clock(&mut packet, 300).unwrap();
+        let mut framed = frame(SYN, 64, &OPTIONS, 0)[..14].to_vec();
+        framed.extend(&packet);
+        assert_eq!(Opening::read(&framed).unwrap().offer.clock, Some(0x102 + 300));
+        let tcp = &packet[20..];
+        let pseudo = [&packet[12..20], &[0, 6], &(tcp.len() as u16).to_be_bytes()[..]].concat();
+        let sum = |bytes: &[u8]| crate::kernel::packet::sum(bytes);
+        assert_eq!(crate::kernel::packet::fold(sum(&pseudo) + sum(tcp)), 0xffff);
+        let mut without = Opening::read(&frame(SYN, 64, &[2, 4, 5, 0xb4], 0))
+            .unwrap()
+            .onward;
+        assert_eq!(advance_clock(&mut without, 300), None);
+    }
+
+    #[test]
+    fn a_bare_acknowledgement_is_told_from_others() {
+        let ends = (
+            "198.18.1.1:40000".parse().unwrap(),
+            "198.18.2.1:7000".parse().unwrap(),
+        );
+        let read = |flags, options: &[u8], payload| ends_of(&frame(flags, 1, options, payload));
+        assert_eq!(read(ACK, &OPTIONS, 0), Some((ends, true)));
+        assert_eq!(read(ACK, &[], 5), Some((ends, false)), "payload");
+        for flags in [SYN, SYN | ACK, ACK | FIN, ACK | RST, RST, 0] {
+            assert_eq!(read(flags, &[], 0), Some((ends, false)), "{flags}");
+        }
+        let whole = frame(ACK, 64, &OPTIONS, 0);
+        for cut in 0..whole.len() {
+            assert_eq!(ends_of(&whole[..cut]), None, "{cut}");
         }
     }
 

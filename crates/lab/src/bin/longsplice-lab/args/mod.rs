@@ -4,6 +4,7 @@ mod drive;
 mod net;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 
 pub(crate) use drive::DriveArgs;
 pub(crate) use net::NetArgs;
@@ -70,6 +71,10 @@ pub(crate) enum Subcommand {
 pub(crate) struct UpArgs {
     #[command(flatten)]
     pub(crate) net: NetArgs,
+    /// Graph to bring up in place of client, forwarder and servers: a file with `hosts`, `nodes`, `routers` and `[[links]]`
+    /// (docs/lab.md)
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["client_link", "router_link", "server_link", "servers", "no_routing"])]
+    pub(crate) graph: Option<PathBuf>,
     /// Report on the links as JSON
     #[arg(long)]
     pub(crate) json: bool,

@@ -11,7 +11,7 @@ pub(crate) struct NetArgs {
     pub(crate) name: String,
     /// The addresses that nodes are known by: 4, or 6 for IPv6 beside IPv4
     #[arg(long, default_value_t = Family::V4)]
-    family: Family,
+    pub(crate) family: Family,
     /// Connection between the client and its neighbor: a link, or `veth[,mtu=N][,no-offloads]`
     #[arg(long, value_name = "LINK", default_value = "veth")]
     client_link: Given,
@@ -22,6 +22,9 @@ pub(crate) struct NetArgs {
     /// last one also holds for all servers that follow
     #[arg(long, value_name = "LINK", default_value = "veth")]
     server_link: Vec<Given>,
+    /// Emulation of links: in user space, or by the kernel's netem, if it has that
+    #[arg(long, value_enum, default_value_t = Links::Emulator)]
+    links: Links,
     /// Number of servers; the number of server links, if it is not given
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=510))]
     servers: Option<u16>,
@@ -38,7 +41,10 @@ pub(crate) struct NetArgs {
 
 impl NetArgs {
     pub(crate) fn options(&self) -> MultiServerOptions {
-        let leg = |given: &Given| given.leg(self.seed);
+        let leg = |given: &Given| match (given.leg(self.seed), self.links) {
+            (Leg::Link(link), Links::Netem) => Leg::Netem(link),
+            (leg, _) => leg,
+        };
         let mut servers: Vec<Leg> = self.server_link.iter().map(leg).collect();
         let last = servers.last().cloned().unwrap_or_default();
         servers.resize(self.servers.map_or(servers.len(), usize::from), last);
@@ -51,6 +57,15 @@ impl NetArgs {
             large_buffers: self.large_buffers,
         }
     }
+}
+
+/// Emulation of links.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Links {
+    /// In user space: exact, seeded, with a report on its lateness
+    Emulator,
+    /// By the kernel's netem, without reports and seeds
+    Netem,
 }
 
 /// Leg as given on the command line.

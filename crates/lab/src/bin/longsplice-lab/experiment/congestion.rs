@@ -34,15 +34,15 @@ fn red() -> LinkSpec {
     link
 }
 
-/// Returns ten flows for a time in seconds over this bottleneck, the first ones accelerated.
-fn ten(bottleneck: LinkSpec, accelerated_flows: u16, seconds: u64) -> Scene {
+/// Returns ten flows over this bottleneck, the first ones accelerated.
+fn ten(bottleneck: LinkSpec, accelerated_flows: u16, load: Load) -> Scene {
     let options = match accelerated_flows {
         0 => Vec::new(),
         count => vec![format!("--port {FIRST_PORT}-{}", FIRST_PORT + count - 1); 2],
     };
     let options: Vec<&str> = options.iter().map(String::as_str).collect();
     Scene {
-        load: Load::Time(Duration::from_secs(seconds)),
+        load,
         flows: (0..FLOWS).map(|n| flow(n, n < accelerated_flows)).collect(),
         ..accelerated(vec![link(60), bottleneck, link(60)], &options)
     }
@@ -50,14 +50,14 @@ fn ten(bottleneck: LinkSpec, accelerated_flows: u16, seconds: u64) -> Scene {
 
 /// Returns the numbers of accelerated flows in the paper's experiments.
 fn mixes(points: Points) -> Vec<u16> {
-    points.of(&[1, 0, 9])
+    points.of(&[0, 1, 9])
 }
 
 pub(super) const FIG11: Experiment = Experiment {
     name: "fig11",
     title: "Throughput under congestion, 0, 1 and 9 of 10 flows accelerated (figure 11)",
     notes: &[
-        "60 + 80 + 60 ms of round trip, nodes at both ends of 20 Mbit/s with RED in the middle (50 packets, 5:15), reno; 40 s",
+        "60 + 80 + 60 ms of round trip, nodes at both ends of 20 Mbit/s with RED in the middle (50 packets, 5:15), reno; 30 s (quick: 15 s)",
         "goodput from the start on, mean of the flows of a kind, divided by that of ten plain flows over the whole time",
         "paper: an accelerated flow among nine gains 1.6 over them; nine gain 1.1, and the plain one beside them 0.7 of the \
          original bandwidth, by its text; its runs last 600 s",
@@ -72,24 +72,24 @@ pub(super) const FIG11: Experiment = Experiment {
         Reference {
             name: "paper 004: one of ten",
             source: Source::Paper,
-            points: &[(0.0, 1.6), (40.0, 1.6)],
+            points: &[(0.0, 1.6), (30.0, 1.6)],
         },
         Reference {
             name: "paper 004: nine of ten",
             source: Source::Paper,
-            points: &[(0.0, 1.1), (40.0, 1.1)],
+            points: &[(0.0, 1.1), (30.0, 1.1)],
         },
         Reference {
             name: "paper 004: plain beside nine",
             source: Source::Paper,
-            points: &[(0.0, 0.7), (40.0, 0.7)],
+            points: &[(0.0, 0.7), (30.0, 0.7)],
         },
     ],
     cases: |points| {
         let case = |count: u16| Case {
             scene: Scene {
                 samples_every: Some(Duration::from_secs(1)),
-                ..ten(red(), count, 40)
+                ..ten(red(), count, points.load(30, 15))
             },
             measure: Measure::OverTime(Average::FromStart),
             ..case(&format!("{count} of 10 accelerated"), 0.0)
@@ -102,7 +102,7 @@ pub(super) const FIG12: Experiment = Experiment {
     name: "fig12",
     title: "A late flow beside nine (figure 12)",
     notes: &[
-        "as fig11, 50 s; the last flow begins after 20 s; goodput of the last two seconds",
+        "as fig11, 40 s (quick: 20 s); the last flow begins after 15 s (quick: 8 s); goodput of the last two seconds",
         "paper: a late accelerated flow reaches its share much more quickly than a plain one, a late plain one beside nine \
          accelerated ones needs more time, by its text",
     ],
@@ -115,18 +115,22 @@ pub(super) const FIG12: Experiment = Experiment {
     references: &[Reference {
         name: "fair share",
         source: Source::Paper,
-        points: &[(0.0, 2.0), (50.0, 2.0)],
+        points: &[(0.0, 2.0), (40.0, 2.0)],
     }],
     cases: |points| {
         let late = FLOWS - 1;
+        let begin = match points {
+            Points::All => 15,
+            Points::Quick => 8,
+        };
         let kinds = [
-            ("accelerated beside plain", late..FLOWS),
             ("all plain", 0..0),
+            ("accelerated beside plain", late..FLOWS),
             ("plain beside accelerated", 0..late),
         ];
         let case = |(series, accelerated): (&str, std::ops::Range<u16>)| {
             let of = |n: u16| FlowSpec {
-                after: Duration::from_secs(if n == late { 20 } else { 0 }),
+                after: Duration::from_secs(if n == late { begin } else { 0 }),
                 ..flow(n, accelerated.contains(&n))
             };
             let ports = format!(
@@ -144,7 +148,7 @@ pub(super) const FIG12: Experiment = Experiment {
                     } else {
                         vec![words; 2]
                     },
-                    ..ten(red(), 0, 50)
+                    ..ten(red(), 0, points.load(40, 20))
                 },
                 measure: Measure::OverTime(Average::Last(2)),
                 ..case(series, 0.0)
@@ -158,7 +162,7 @@ pub(super) const UTILISATION: Experiment = Experiment {
     name: "utilisation",
     title: "Utilisation of the bottleneck (section 4.2.4)",
     notes: &[
-        "as fig11, 20 s; share of the rate at which frames left the bottleneck towards the servers",
+        "as fig11, 12 s; share of the rate at which frames left the bottleneck towards the servers",
         "drop-tail: a queue of 256 KiB in place of RED",
         "paper: 76.4 % with ten plain flows, 85.6 % with one accelerated one, no more with further ones, by its text; \
          design: 76 to 86 % plain, 92 to 98 % with one accelerated one (reno, drop-tail)",
@@ -186,14 +190,14 @@ pub(super) const UTILISATION: Experiment = Experiment {
     ],
     cases: |points| {
         let kinds = [
-            ("reno, RED", "reno", red()),
             ("reno, drop-tail", "reno", rated(80, RATE, 0.0)),
+            ("reno, RED", "reno", red()),
             ("cubic, drop-tail", "cubic", rated(80, RATE, 0.0)),
         ];
         let case = |(series, congestion, bottleneck): &(&str, &'static str, LinkSpec), count: u16| Case {
             scene: Scene {
                 congestion,
-                ..ten(bottleneck.clone(), count, 20)
+                ..ten(bottleneck.clone(), count, points.load(12, 12))
             },
             measure: Measure::Utilisation {
                 link: BOTTLENECK,

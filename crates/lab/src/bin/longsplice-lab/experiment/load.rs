@@ -53,6 +53,7 @@ pub(crate) struct FlowOutcome {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) samples: Vec<u64>,
     /// Reason why it does not count.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) failure: Option<String>,
 }
 

@@ -1,5 +1,7 @@
 //! Measures the cases of an experiment: runs scenes, repeats runs that do not count, and computes points.
 
+use std::time::Instant;
+
 use anyhow::Result;
 
 use super::accelerator::Program;
@@ -26,16 +28,19 @@ pub(crate) struct Laboratory<'a> {
     program: &'a Program,
     seed: u64,
     attempts: u32,
+    start: Instant,
     /// Runs without acceleration, with which several cases are compared.
     plain: Vec<(Scene, Vec<Outcome>)>,
 }
 
 impl Laboratory<'_> {
-    pub(crate) fn new(program: &Program, seed: u64, attempts: u32) -> Laboratory<'_> {
+    /// `start`: the time from which on the progress counts.
+    pub(crate) fn new(program: &Program, seed: u64, attempts: u32, start: Instant) -> Laboratory<'_> {
         Laboratory {
             program,
             seed,
             attempts,
+            start,
             plain: Vec::new(),
         }
     }
@@ -115,7 +120,9 @@ impl Laboratory<'_> {
         let mut attempt = 1;
         loop {
             let outcome = scene.run(self.program, seed)?;
-            eprintln!("{what}, seed {seed}: {:.2} Mbit/s", outcome.goodput());
+            let minutes = self.start.elapsed().as_secs_f64() / 60.0;
+            let goodput = outcome.goodput();
+            eprintln!("[{minutes:.1} min] {what}, seed {seed}: {goodput:.2} Mbit/s");
             if outcome.verdict.counts() || attempt >= self.attempts {
                 return Ok(outcome);
             }

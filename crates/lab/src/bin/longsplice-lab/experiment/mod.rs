@@ -22,7 +22,7 @@ mod table;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 use anyhow::{Context, Result};
 
@@ -36,7 +36,10 @@ use plan::{Experiment, Points};
 const DOES_NOT_COUNT: u8 = 3;
 
 /// Most points of a series that are printed one by one.
-const MOST_LINES: usize = 30;
+const MOST_LINES: usize = 12;
+
+/// Most flows of a scene whose results are indented.
+const MOST_FLOWS: usize = 50;
 
 /// Options of `run`.
 #[derive(Debug, clap::Args)]
@@ -83,9 +86,10 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     let program = Program::find(args.longsplice.as_deref())?;
     sweep();
     fs::create_dir_all(&args.out).with_context(|| format!("cannot make {}", args.out.display()))?;
+    let start = Instant::now();
     let mut all_count = true;
     for experiment in experiments {
-        let mut laboratory = Laboratory::new(&program, args.seed, args.attempts);
+        let mut laboratory = Laboratory::new(&program, args.seed, args.attempts, start);
         let figure = figure(experiment, args, &mut laboratory)?;
         write(&figure, &args.out)?;
         show(&figure);
@@ -173,7 +177,16 @@ fn write(figure: &Figure, folder: &Path) -> Result<()> {
         let path = file(kind);
         fs::write(&path, content).with_context(|| format!("cannot write {}", path.display()))
     };
-    let mut json = serde_json::to_vec_pretty(figure)?;
+    // Flows of a graph are many: a reader has a program for them.
+    let is_large = figure
+        .series
+        .iter()
+        .flat_map(|one| &one.scene)
+        .any(|scene| scene.flows.len() > MOST_FLOWS);
+    let mut json = match is_large {
+        true => serde_json::to_vec(figure)?,
+        false => serde_json::to_vec_pretty(figure)?,
+    };
     json.push(b'\n');
     save("json", &json)?;
     save("csv", figure.csv().as_bytes())?;

@@ -17,7 +17,7 @@ pub(super) const FIG4: Experiment = Experiment {
     name: "fig4",
     title: "Place of the node (figure 4)",
     notes: &[
-        "100 ms of round trip from end to end, 100 Mbit/s, reno; windows of 64 KB at the hosts and in the node; 10 s",
+        "100 ms of round trip from end to end, 100 Mbit/s, reno; windows of 64 KB at the hosts and in the node; 5 s",
         "paper: 2 in the middle by its text; the bound of two loops is the path divided by the longer leg",
         "design: 1.11 and 1.43 off the middle are taken to be at 10 % and 30 %",
     ],
@@ -57,7 +57,10 @@ pub(super) const FIG4: Experiment = Experiment {
     cases: |points| {
         let places = points.of(&[10, 20, 30, 40, 50, 60, 70, 80, 90]);
         let case = |place: u64| Case {
-            scene: windowed(&[place, 100 - place], FORCED),
+            scene: Scene {
+                load: points.load(5, 5),
+                ..windowed(&[place, 100 - place], FORCED)
+            },
             ..case("measured", place as f64)
         };
         places.into_iter().map(case).collect()
@@ -111,7 +114,7 @@ pub(super) const FIG6: Experiment = Experiment {
     name: "fig6",
     title: "Number of nodes (figure 6)",
     notes: &[
-        "evenly spaced nodes on 100 ms of round trip, 100 Mbit/s, reno; windows of 64 KB at the hosts and in the nodes; 10 s",
+        "evenly spaced nodes on 100 ms of round trip, 100 Mbit/s, reno; windows of 64 KB at the hosts and in the nodes; 8 s (quick: 7 s)",
         "paper: linear in the number of nodes by its text",
     ],
     policy: "",
@@ -142,7 +145,10 @@ pub(super) const FIG6: Experiment = Experiment {
     ],
     cases: |points| {
         let case = |nodes: u64| Case {
-            scene: windowed(&even(100, nodes), ""),
+            scene: Scene {
+                load: points.load(8, 7),
+                ..windowed(&even(100, nodes), "")
+            },
             ..case("measured", nodes as f64)
         };
         points.of(&[1, 2, 3, 4, 5, 6, 7]).into_iter().map(case).collect()
@@ -153,7 +159,7 @@ pub(super) const FIG7: Experiment = Experiment {
     name: "fig7",
     title: "Processing delay of the node (figure 7)",
     notes: &[
-        "node in the middle of 100 ms of round trip, 100 Mbit/s, reno; windows of 64 KB at the hosts and in the node; 10 s",
+        "node in the middle of 100 ms of round trip, 100 Mbit/s, reno; windows of 64 KB at the hosts and in the node; 8 s (quick: 5 s)",
         "each packet that leaves the node, acknowledgements too, leaves so much later; the router without acceleration takes \
          no time",
         "paper: 1.5 at 10 ms, still above 1 at 40 ms, by its text; the bound of two loops is the path divided by a leg and \
@@ -188,6 +194,7 @@ pub(super) const FIG7: Experiment = Experiment {
         let case = |delay: u64| Case {
             scene: Scene {
                 processing: Duration::from_millis(delay),
+                load: points.load(8, 5),
                 ..windowed(&[50, 50], FORCED)
             },
             ..case("measured", delay as f64)
@@ -200,7 +207,7 @@ pub(super) const FIG8: Experiment = Experiment {
     name: "fig8",
     title: "Memory of the node (figure 8)",
     notes: &[
-        "node in the middle of 100 ms of round trip, 100 Mbit/s, reno; windows of 64 KB at the hosts; 10 s",
+        "node in the middle of 100 ms of round trip, 100 Mbit/s, reno; windows of 64 KB at the hosts; 8 s (quick: 5 s)",
         "the limit is that of the node's sending sockets (tcp_wmem): the windows that a node offers are never below those \
          that the far ends had offered before the take-over",
         "paper: linear below the window of the hosts, constant above it, by its text",
@@ -228,6 +235,7 @@ pub(super) const FIG8: Experiment = Experiment {
         let case = |kilobytes: u32| Case {
             scene: Scene {
                 node_store: Some(kilobytes << 10),
+                load: points.load(8, 5),
                 ..windowed(&[50, 50], "")
             },
             ..case("measured", f64::from(kilobytes))
@@ -244,7 +252,7 @@ pub(super) const FIG9: Experiment = Experiment {
     name: "fig9",
     title: "Loss, three nodes (figure 9)",
     notes: &[
-        "three evenly spaced nodes on 100 ms of round trip, 100 Mbit/s, no limit of windows; 15 s; medians of three seeds",
+        "three evenly spaced nodes on 100 ms of round trip, 100 Mbit/s, no limit of windows; 8 s; medians of three seeds",
         "the loss is that of the whole path, each way, in equal parts on the four links",
         "reno, cubic: of hosts and nodes; BBR: reno hosts, BBR on the outgoing leg of each node",
         "paper: close to 10 by its text",
@@ -283,7 +291,7 @@ pub(super) const FIG9: Experiment = Experiment {
             Case {
                 scene: Scene {
                     congestion,
-                    load: Load::Time(Duration::from_secs(15)),
+                    load: points.load(8, 8),
                     ..accelerated(links, &[options; 3])
                 },
                 runs: points.runs(3),
@@ -299,7 +307,7 @@ pub(super) const SHARE: Experiment = Experiment {
     name: "share",
     title: "Accelerated flows beside plain ones",
     notes: &[
-        "60 + 80 + 60 ms of round trip, 20 Mbit/s with a queue of 256 KiB in the middle, nodes at both its ends; 30 s; medians of five \
+        "60 + 80 + 60 ms of round trip, 20 Mbit/s with a queue of 256 KiB in the middle, nodes at both its ends; 12 s; medians of three \
          runs, since equal flows differ by a factor of two in such a time",
         "mean goodput of the accelerated flows divided by that of the plain ones, by how many of them there are",
         "paper: 1.6 for one of ten, 1.1 / 0.7 for nine of ten by its text; design: 1.58 (reno)",
@@ -333,7 +341,7 @@ pub(super) const SHARE: Experiment = Experiment {
             Case {
                 scene: Scene {
                     congestion,
-                    load: Load::Time(Duration::from_secs(30)),
+                    load: points.load(12, 12),
                     flows: (0..all).map(|n| flow(n, n < accelerated_flows)).collect(),
                     ..accelerated(
                         vec![link(60), rated(80, 20_000_000, 0.0), link(60)],
@@ -341,7 +349,7 @@ pub(super) const SHARE: Experiment = Experiment {
                     )
                 },
                 measure: Measure::Share,
-                runs: points.runs(5),
+                runs: points.runs(3),
                 ..case(congestion, x)
             }
         };

@@ -89,6 +89,7 @@ pub(super) fn accelerated(links: Vec<LinkSpec>, options: &[&str]) -> Scene {
         host_window: None,
         node_window: None,
         node_store: None,
+        initial_window: None,
         accelerators: options.iter().map(words).collect(),
         processing: Duration::ZERO,
         flows: vec![flow(0, true)],

@@ -1,7 +1,10 @@
 //! Plan of an experiment: its cases, and the values of others that they stand beside.
 
+use std::time::Duration;
+
 use super::cost::Operations;
 use super::figure::{Axis, Source};
+use super::load::Load;
 use super::scene::Scene;
 
 /// Experiment of the list.
@@ -55,6 +58,14 @@ impl Points {
                 .map(|three| three[three.len() / 2].clone())
                 .collect(),
         }
+    }
+
+    /// Returns the time of a run, given those of all points and of quick ones in seconds.
+    pub(crate) fn load(self, all: u64, quick: u64) -> Load {
+        Load::Time(Duration::from_secs(match self {
+            Points::All => all,
+            Points::Quick => quick,
+        }))
     }
 
     /// Returns the number of runs of a case.

@@ -9,7 +9,7 @@ use super::figure::{Axis, Source};
 use super::load::Load;
 use super::paper::FORCED;
 use super::paths::{accelerated, case, link, rated};
-use super::plan::{Average, Case, Experiment, Measure, Reference};
+use super::plan::{Average, Case, Experiment, Measure, Points, Reference};
 use super::scene::{Action, Scene, Step};
 
 /// Rate of the path, in bit/s.
@@ -27,6 +27,7 @@ pub(super) const RETURN: Experiment = Experiment {
         "20 + 100 ms of round trip, 100 Mbit/s, a queue of one round trip before the long link, cubic, no limit of windows; goodput of \
          each fifth of a second",
         "released by `longsplice splice` after 8 s, taken over again by `longsplice unsplice` after 14 s",
+        "initcwnd 500: the routes of the node let its sockets begin with 500 segments in flight",
         "papers 000 to 002: the return triggers slow start, whose impact would be quite significant for a high round trip and a \
          high bandwidth (section V-B-4), without a figure",
     ],
@@ -44,8 +45,8 @@ pub(super) const RETURN: Experiment = Experiment {
         source: Source::Links,
         points: &[(0.0, 100.0), (20.0, 100.0)],
     }],
-    // A run is the whole series, so quick is all.
-    cases: |_| {
+    // A run is a whole series.
+    cases: |points| {
         let mut fat = rated(100, RATE, 0.0);
         for direction in [&mut fat.to_server, &mut fat.to_client] {
             direction.queue = Queue::Time(Duration::from_millis(100));
@@ -54,16 +55,16 @@ pub(super) const RETURN: Experiment = Experiment {
             at: Duration::from_secs(seconds),
             action,
         };
+        let turn = [step(RELEASED, Action::Splice), step(RETURNED, Action::Unsplice)];
         let kinds = [
-            (
-                "released and back",
-                vec![step(RELEASED, Action::Splice), step(RETURNED, Action::Unsplice)],
-            ),
-            ("taken over all the time", Vec::new()),
+            ("released and back", turn.to_vec(), None),
+            ("released and back, initcwnd 500", turn.to_vec(), Some(500)),
+            ("taken over all the time", Vec::new(), None),
         ];
-        let case = |(series, steps)| Case {
+        let case = |(series, steps, initial_window)| Case {
             scene: Scene {
                 congestion: "cubic",
+                initial_window,
                 load: Load::Time(Duration::from_secs(SECONDS)),
                 samples_every: Some(Duration::from_millis(200)),
                 steps,
@@ -72,6 +73,7 @@ pub(super) const RETURN: Experiment = Experiment {
             measure: Measure::OverTime(Average::Last(1)),
             ..case(series, 0.0)
         };
-        kinds.into_iter().map(case).collect()
+        let count = if points == Points::Quick { 1 } else { kinds.len() };
+        kinds.into_iter().take(count).map(case).collect()
     },
 };

@@ -1,16 +1,20 @@
 //! Surroundings of a run: the links, the hosts, the nodes, and the flows over them.
 
+use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
-use longsplice_lab::{Family, Graph, GraphSpec, LinkReport, Verdict};
+use anyhow::{Context, bail, ensure};
+use longsplice_lab::{Family, Graph, GraphSpec, LinkReport, Namespace, Verdict};
 use serde::Serialize;
 
 use super::accelerator::{Accelerator, Program};
 use super::cost::{Clock, Cost};
 use super::load::{FlowOutcome, FlowSpec, Load};
 use super::queue::{QueueSample, Sampler};
+
+/// Most directions of late links that are named.
+const MOST_REASONS: usize = 4;
 
 /// Everything that a run depends on, except its seed.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -26,6 +30,9 @@ pub(crate) struct Scene {
     /// Most bytes that a node's socket holds for its far end, sent or not; `None`: several windows. (A node's window is not
     /// the place to limit it: it is never smaller than what the far end had offered before it was taken over.)
     pub(crate) node_store: Option<u32>,
+    /// Congestion window with which the nodes' sockets begin, in segments (`initcwnd` of their routes); `None`: the kernel's
+    /// 10.
+    pub(crate) initial_window: Option<u32>,
     /// Options of `longsplice accelerate` for each node; empty: all nodes are routers.
     pub(crate) accelerators: Vec<Vec<String>>,
     /// Number of nodes that each flow passes.
@@ -95,7 +102,11 @@ impl Outcome {
 
     /// Returns the reasons against this run: a late emulator, a failed flow, an accelerator that took too few flows.
     pub(crate) fn against(&self, scene: &Scene) -> Vec<String> {
-        let mut against: Vec<String> = self.verdict.against().to_vec();
+        let late = self.verdict.against();
+        let mut against: Vec<String> = late.iter().take(MOST_REASONS).cloned().collect();
+        if late.len() > MOST_REASONS {
+            against.push(format!("and so in {} more directions", late.len() - MOST_REASONS));
+        }
         for flow in &self.flows {
             let reason = |failure: &String| format!("port {}: {failure}", flow.port);
             against.extend(flow.failure.iter().map(reason));
@@ -126,6 +137,7 @@ impl Scene {
             flows: self.flows.iter().map(plain).collect(),
             node_window: None,
             node_store: None,
+            initial_window: None,
             processing: Duration::ZERO,
             ..self.clone()
         }
@@ -212,7 +224,7 @@ impl Scene {
     }
 
     /// Sets the congestion control and the windows of hosts and nodes.
-    fn settle(&self, graph: &Graph) -> Result<(), longsplice_lab::Error> {
+    fn settle(&self, graph: &Graph) -> anyhow::Result<()> {
         for (name, namespace) in graph.nodes() {
             let is_node = self.graph.nodes.iter().any(|node| node == name);
             let window = if is_node {
@@ -227,6 +239,9 @@ impl Scene {
                 let (read, write) = (window / 5 * 8, window * 4);
                 namespace.sysctl("net.ipv4.tcp_rmem", &format!("4096 {read} {read}"))?;
                 namespace.sysctl("net.ipv4.tcp_wmem", &format!("4096 16384 {write}"))?;
+            }
+            if let Some(segments) = self.initial_window.filter(|_| is_node) {
+                set_initial_window(namespace, segments)?;
             }
             if let Some(store) = self.node_store.filter(|_| is_node) {
                 // Add a quarter for the kernel's own share of a buffer of full segments.
@@ -260,4 +275,22 @@ fn take(steps: &[Step], accelerator: &Accelerator, start: Instant) -> anyhow::Re
         }
     }
     Ok(listed)
+}
+
+/// Sets the initial congestion window of all routes of a namespace.
+fn set_initial_window(namespace: &Namespace, segments: u32) -> anyhow::Result<()> {
+    let ip = |words: &str| {
+        let words: Vec<&str> = words.split_whitespace().collect();
+        let output = namespace
+            .command("ip")
+            .args(&words)
+            .stderr(Stdio::piped())
+            .output()?;
+        ensure!(output.status.success(), "ip {words:?}: {output:?}");
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    for route in ip("route show")?.lines() {
+        ip(&format!("route replace {route} initcwnd {segments}"))?;
+    }
+    Ok(())
 }

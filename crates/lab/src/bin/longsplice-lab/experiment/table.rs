@@ -7,7 +7,7 @@ use super::figure::{Axis, Source};
 use super::load::Load;
 use super::paper::FORCED;
 use super::paths::{accelerated, case, flow, link};
-use super::plan::{Case, Experiment, Measure, Reference};
+use super::plan::{Case, Experiment, Measure, Points, Reference};
 use super::scene::{Action, Scene, Step};
 
 /// Flows of the case of short connections.
@@ -54,8 +54,7 @@ pub(super) const TABLE1: Experiment = Experiment {
             points: &[(3.0, 75.22)],
         },
     ],
-    // A run is several operations, so quick is all.
-    cases: |_| {
+    cases: |points| {
         let scene = |options: &str, is_accelerated| Scene {
             load: Load::Time(Duration::from_secs(5)),
             flows: vec![flow(0, is_accelerated)],
@@ -102,6 +101,8 @@ pub(super) const TABLE1: Experiment = Experiment {
             ("released and taken over in turns", turning, Operations::Turns),
         ]
         .into_iter()
+        // The turns take the longest.
+        .take(if points == Points::Quick { 4 } else { 5 })
         .map(|(series, scene, operations)| Case {
             scene,
             measure: Measure::Costs(operations),

@@ -1,0 +1,120 @@
+//! Builds the sockets of a connection from the segments of its handshake.
+
+use std::{io, net::TcpStream as StdStream, os::fd::OwnedFd, time::Duration};
+
+use longsplice_repair::{Image, ImageOptions, Window, close_silently, first_clock, thaw, thaw_with_syn};
+use tokio::net::TcpStream;
+
+use super::opening::Opening;
+use crate::{
+    Pair,
+    kernel::packet::{ETHERNET, FLAG_ACK, Segment},
+    services::rules::RulePacket,
+};
+
+/// Returns the MSS of an end that sends none (RFC 9293 section 3.7.1).
+const fn default_mss(v4: bool) -> u16 {
+    if v4 { 536 } else { 1_220 }
+}
+
+/// Returns the client's acknowledgement of the server's answer.
+pub(super) fn acknowledgement(syn: &Opening, answer: &Opening) -> Segment {
+    let scale = if answer.offer.scale.is_some() {
+        syn.offer.scale
+    } else {
+        None
+    };
+    Segment {
+        from: syn.from,
+        to: syn.to,
+        seq: syn.seq + 1,
+        ack: answer.seq + 1,
+        flags: FLAG_ACK,
+        window: syn.window >> scale.unwrap_or(0),
+        timestamps: syn.offer.clock.zip(answer.offer.clock),
+    }
+}
+
+/// Builds both sockets: toward the client as the server, toward the server as the client. The client's measures its round-trip
+/// time by the acknowledgement that is still to come; the server's by [`confirmation`], if `is_timed`.
+pub(super) fn build(syn: &Opening, answer: &Opening, is_timed: bool) -> io::Result<Pair> {
+    let client = toward_client(syn, answer)?;
+    let image = image(syn, answer);
+    let server = match is_timed {
+        true => thaw_with_syn(&image),
+        false => thaw(&image),
+    };
+    let server = match server {
+        Ok(server) => server,
+        Err(e) => {
+            // Close it in silence: its peer has not heard of it yet.
+            let _ = close_silently(client);
+            return Err(e.into());
+        }
+    };
+    let stream = |fd: OwnedFd| TcpStream::from_std(StdStream::from(fd));
+    Ok(Pair::new(stream(client)?, stream(server)?).with_one_clock())
+}
+
+/// Builds the socket toward a client.
+pub(super) fn toward_client(syn: &Opening, answer: &Opening) -> Result<OwnedFd, longsplice_repair::Error> {
+    let image = image(answer, syn);
+    match image.options.timestamps {
+        true => thaw_with_syn(&image),
+        false => thaw(&image),
+    }
+}
+
+/// Returns the acknowledgement of the SYN for the socket toward the server, as if the answer came in once more, without its
+/// SYN, `round_trip` after the socket had sent its own. `None` without timestamps, which alone tell the socket the time.
+pub(super) fn confirmation(
+    packet: &RulePacket,
+    syn: &Opening,
+    answer: &Opening,
+    round_trip: Duration,
+) -> Option<RulePacket> {
+    let (own, theirs) = syn.offer.clock.zip(answer.offer.clock)?;
+    let millis = u32::try_from(round_trip.as_millis()).ok()?;
+    let scale = answer.offer.scale.filter(|_| syn.offer.scale.is_some());
+    let segment = Segment {
+        from: answer.from,
+        to: answer.to,
+        seq: answer.seq + 1,
+        ack: answer.ack,
+        flags: FLAG_ACK,
+        window: answer.window >> scale.unwrap_or(0),
+        timestamps: Some((theirs, first_clock(own).wrapping_sub(millis))),
+    };
+    let mut frame = packet.packet.get(..ETHERNET)?.to_vec();
+    frame.extend(segment.bytes());
+    Some(RulePacket {
+        packet: frame,
+        ..packet.clone()
+    })
+}
+
+/// Returns the image of the connection in which we have sent `ours` and the peer `theirs`.
+fn image(ours: &Opening, theirs: &Opening) -> Image {
+    let (mine, other) = (ours.offer, theirs.offer);
+    let (receive_scale, send_scale) = mine.scale.zip(other.scale).unwrap_or_default();
+    Image {
+        local: ours.from,
+        peer: theirs.from,
+        send_next: ours.seq + 1,
+        receive_next: theirs.seq + 1,
+        options: ImageOptions {
+            mss: other.mss.unwrap_or(default_mss(theirs.from.is_ipv4())),
+            send_scale,
+            receive_scale,
+            sack: mine.sack && other.sack,
+            timestamps: mine.clock.is_some() && other.clock.is_some(),
+        },
+        timestamp_clock: mine.clock.unwrap_or_default(),
+        window: Window {
+            send: theirs.window.into(),
+            send_wl1: theirs.seq + 1,
+            largest: u16::MAX.into(),
+            receive: ours.window.into(),
+        },
+    }
+}

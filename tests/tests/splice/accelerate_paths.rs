@@ -1,0 +1,251 @@
+//! Connections whose path decides: the accelerator measures it in the handshake, passes near and half-seen ones through with
+//! a reason, and takes a released one over again whose path loses segments.
+
+use std::{
+    net::{SocketAddr, TcpListener, TcpStream},
+    time::Duration,
+};
+
+use longsplice_lab::{Emulated, Family, Namespace};
+use longsplice_tests::{Flow, Pair, SOON, Status, emulated, rng, soon};
+
+use crate::accelerate::{Node, long_path, passed_through, router, totals};
+
+/// Returns the round-trip times of a flow's legs, in milliseconds, if both are known.
+fn round_trips(flow: &Flow) -> Option<(f64, f64)> {
+    let ms = |micros: u64| micros as f64 / 1e3;
+    Some((ms(flow.client_round_trip_us?), ms(flow.server_round_trip_us?)))
+}
+
+/// Both round trips are known before any byte has passed.
+#[test]
+fn handshakes_measure_both_legs() {
+    let node = Node::new(long_path("acc-measured"), &[]);
+    let pair = node.connect();
+    let flow = node.daemon.wait_flow("both round trips", |f| {
+        f.client.peer.port() == pair.client_port() && round_trips(f).is_some()
+    });
+    let (client, server) = round_trips(&flow).unwrap();
+    for time in [client, server] {
+        assert!((19.9..60.0).contains(&time), "{client} ms and {server} ms");
+    }
+    assert_eq!(totals(&node.daemon.status()), (1, 0));
+}
+
+/// The first connection tells that the path is short, and is released as soon as the client's acknowledgement has come. The
+/// next ones are not taken over at all.
+#[test]
+fn connections_over_a_short_path_pass_by() {
+    let node = Node::new(router("acc-near"), &[]);
+    let mut first = node.connect();
+    node.daemon.wait_state(first.client_port(), &["detached"]);
+    assert_eq!(totals(&node.daemon.status()), (1, 1));
+    let mut second = node.connect();
+    let listed = (second.client_port(), "short_path".to_owned());
+    soon("the second one in the list", || {
+        node.daemon.passed_through().contains(&listed)
+    });
+    let shown = String::from_utf8(node.daemon.cli(&["flows"]).stdout).unwrap();
+    let line = shown
+        .lines()
+        .find(|line| line.contains("passed through"))
+        .unwrap();
+    assert!(line.trim_end().ends_with("short_path"), "{shown}");
+    let status = node.daemon.status();
+    assert_eq!(
+        (totals(&status), passed_through(&status, "short_path")),
+        ((1, 1), 1)
+    );
+    for pair in [&mut first, &mut second] {
+        pair.exchange(1 << 20);
+        pair.close();
+    }
+    // Handshakes that pass by measure the server's leg on.
+    let status = node.daemon.status();
+    assert_eq!(
+        (totals(&status), passed_through(&status, "asymmetric")),
+        ((1, 1), 0)
+    );
+}
+
+/// Lays a second way between client and server, which passes the node by, and lets one of them send over it.
+fn bypass(net: &longsplice_lab::topology::Nodes, from: &Namespace, to: SocketAddr) {
+    let run = |namespace: &Namespace, line: String| {
+        let mut words = line.split(' ');
+        let done = namespace.command(words.next().unwrap()).args(words).output();
+        let done = done.unwrap();
+        assert!(done.status.success(), "{line}: {done:?}");
+    };
+    let (client, server) = (&net.client, &net.server);
+    run(
+        client,
+        format!(
+            "ip link add direct type veth peer name direct netns {}",
+            server.name()
+        ),
+    );
+    for (namespace, address) in [(client, "198.18.9.1/24"), (server, "198.18.9.2/24")] {
+        run(namespace, format!("ip addr add {address} dev direct"));
+        run(namespace, "ip link set direct up".to_owned());
+        for device in ["all", "direct", "c0", "s0"] {
+            // A namespace has only its own devices.
+            let _ = namespace.sysctl(&format!("net.ipv4.conf.{device}.rp_filter"), "0");
+        }
+    }
+    let (via, own) = match from.name() == client.name() {
+        true => ("198.18.9.2", net.client_addr),
+        false => ("198.18.9.1", net.server_addr),
+    };
+    run(
+        from,
+        format!("ip route replace {}/32 via {via} src {own}", to.ip()),
+    );
+}
+
+fn connect(node: &Node<longsplice_lab::Line>) -> (TcpStream, TcpStream) {
+    let server = node.listener.local_addr().unwrap();
+    let client = node.net.client.run(|| TcpStream::connect_timeout(&server, SOON));
+    let client = client.unwrap().unwrap();
+    let accepted = TcpListener::accept(&node.listener).unwrap().0;
+    (client, accepted)
+}
+
+/// The answer passes the node, its SYN has not.
+#[test]
+fn an_answer_without_its_syn_is_counted() {
+    let node = Node::new(router("acc-half-answer"), &[]);
+    let server = node.listener.local_addr().unwrap();
+    bypass(&node.net, &node.net.client, server);
+    let (client, accepted) = connect(&node);
+    node.wait_status("the half-seen connection", |s| {
+        passed_through(s, "asymmetric") == 1
+    });
+    let mut pair = Pair::of(client, accepted);
+    pair.exchange(100_000);
+    let listed = [(pair.client_port(), "asymmetric".to_owned())];
+    assert_eq!(node.daemon.passed_through(), listed);
+    pair.close();
+}
+
+/// The SYN passes the node, its answer does not; the client goes on all the same.
+#[test]
+fn a_client_that_goes_on_without_an_answer_is_counted() {
+    let node = Node::new(router("acc-half-syn"), &[]);
+    bypass(
+        &node.net,
+        &node.net.server,
+        SocketAddr::new(node.net.client_addr, 0),
+    );
+    let (client, accepted) = connect(&node);
+    let mut pair = Pair::of(client, accepted);
+    soon("the half-seen connection", || {
+        pair.exchange_unevenly(1_000, 0);
+        std::thread::sleep(Duration::from_millis(20));
+        passed_through(&node.daemon.status(), "asymmetric") == 1
+    });
+    pair.exchange(100_000);
+    let listed = [(pair.client_port(), "asymmetric".to_owned())];
+    assert_eq!(node.daemon.passed_through(), listed);
+    pair.close();
+    assert_eq!(totals(&node.daemon.status()), (0, 0));
+}
+
+/// Returns the values of `ss -i` that begin so, of all sockets of the node.
+fn socket_values(net: &longsplice_lab::topology::Nodes, key: &str) -> Vec<f64> {
+    let out = net.forwarder.command("ss").args(["-tnHi"]).output().unwrap();
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    text.split_whitespace()
+        .filter_map(|word| word.strip_prefix(key)?.split('/').next()?.parse().ok())
+        .collect()
+}
+
+/// Both sockets of a taken-over connection know their round-trip time before any byte has passed, as sockets do that have
+/// made the handshake themselves: so they repeat a lost segment soon.
+#[test]
+fn sockets_know_their_round_trip_time_from_the_handshake() {
+    for family in [Family::V4, Family::V6] {
+        let link = || "rtt20".parse().unwrap();
+        let net = Emulated::of(family, "acc-timed", link(), link()).unwrap();
+        let node = Node::new(net, &[]);
+        let mut pair = node.connect();
+        soon("two timed sockets", || {
+            let times = socket_values(&node.net, "rtt:");
+            times.len() == 2 && times.iter().all(|time| (19.0..80.0).contains(time))
+        });
+        let timeouts = socket_values(&node.net, "rto:");
+        assert!(
+            timeouts.len() == 2 && timeouts.iter().all(|ms| *ms < 500.0),
+            "{timeouts:?}"
+        );
+        pair.exchange(100_000);
+        pair.close();
+    }
+}
+
+/// The first segment that the server is sent is lost: the node repeats it after a few round trips, not after a second.
+#[test]
+fn the_first_segment_that_is_lost_is_repeated_soon() {
+    let node = Node::new(long_path("acc-first"), &[]);
+    let drop_first = "table ip lose {
+        set seen { type inet_service; flags dynamic; }
+        chain in { type filter hook input priority 0
+            tcp dport 7000 tcp flags & psh == psh tcp sport != @seen add @seen { tcp sport } drop
+        }
+    }";
+    let done = node
+        .net
+        .server
+        .command("nft")
+        .args([drop_first])
+        .output()
+        .unwrap();
+    assert!(done.status.success(), "{done:?}");
+    let mut pair = node.connect();
+    soon("two timed sockets", || {
+        socket_values(&node.net, "rtt:").len() == 2
+    });
+    let began = std::time::Instant::now();
+    pair.exchange_unevenly(100, 0);
+    let took = began.elapsed();
+    println!("the first segment arrived after {took:?}");
+    assert!(took > Duration::from_millis(150), "{took:?}: nothing was lost");
+    assert!(took < Duration::from_millis(800), "{took:?}");
+    pair.close();
+}
+
+/// A released connection whose path loses segments is taken over again by itself, once, and stays so.
+#[test]
+fn a_released_connection_whose_path_loses_segments_is_taken_over_again() {
+    let mut rng = rng();
+    let mut link = || {
+        let seed = rng.u64(1..1 << 32);
+        format!("4ms,50Mbit,queue=256KiB,loss=2%,seed={seed}")
+            .parse()
+            .unwrap()
+    };
+    let node = Node::new(emulated("acc-lossy", link(), link()), &[]);
+    let mut pair = node.connect();
+    pair.exchange(10_000);
+    let port = pair.client_port();
+    let of_it = |f: &Flow| f.client.peer.port() == port;
+    let flow = || node.daemon.flows().into_iter().find(of_it);
+    soon("a release", || {
+        flow().is_some_and(|f| node.daemon.splice(f.id).is_ok() || f.state == "detached")
+    });
+    node.daemon.wait_state(port, &["detached"]);
+    let again = |status: &Status| {
+        let again = &status.accelerator.as_ref().unwrap().taken_over_again_total;
+        (again["losses"], again["command"])
+    };
+    assert_eq!(again(&node.daemon.status()), (0, 0));
+    soon("a take-over", || {
+        pair.exchange(100_000);
+        again(&node.daemon.status()) == (1, 0)
+    });
+    let taken = node.daemon.wait_state(port, &["relay"]);
+    assert_eq!(taken.reason.as_deref(), Some("advised_loss"));
+    pair.exchange(1 << 20);
+    assert_eq!(again(&node.daemon.status()), (1, 0));
+    node.daemon.wait_state(port, &["relay"]);
+    pair.close();
+}

@@ -1,0 +1,173 @@
+//! All that ends of a connection can say to each other passes the accelerator as it passes a router: half-closes, resets, urgent
+//! data, keep-alives, errors about long packets; taken over, released, and taken over again, over IPv4 and IPv6.
+
+use std::{
+    io::{Read, Write},
+    net::TcpStream,
+    thread,
+    time::Duration,
+};
+
+use longsplice_lab::{Emulated, Family, Namespace};
+use longsplice_tests::{Pair, SOON, soon};
+use socket2::{SockRef, TcpKeepalive};
+
+use crate::accelerate::{Behind, Node, long_path};
+
+/// State of a connection in its node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Depth {
+    TakenOver,
+    Released,
+    Again,
+}
+
+const DEPTHS: [Depth; 3] = [Depth::TakenOver, Depth::Released, Depth::Again];
+
+impl Depth {
+    /// Brings a connection there.
+    fn reach(self, node: &Node<Emulated>, pair: &mut Pair) {
+        pair.exchange_unevenly(1_000, 1_000);
+        let port = pair.client_port();
+        let flow = node.daemon.wait_state(port, &["relay"]);
+        if self == Depth::TakenOver {
+            return;
+        }
+        soon("a release", || node.daemon.splice(flow.id).is_ok());
+        node.daemon.wait_state(port, &["dormant", "detached"]);
+        if self == Depth::Again {
+            node.daemon.unsplice(flow.id).unwrap();
+            node.daemon.wait_state(port, &["relay"]);
+        }
+    }
+}
+
+/// Runs a test with a new connection for each family and state.
+fn each(name: &str, test: impl Fn(&Node<Emulated>, Pair)) {
+    for family in [Family::V4, Family::V6] {
+        let link = || "rtt20".parse().unwrap();
+        let node = Node::new(Emulated::of(family, name, link(), link()).unwrap(), &[]);
+        for depth in DEPTHS {
+            println!("{family:?} {depth:?}");
+            let mut pair = node.connect();
+            depth.reach(&node, &mut pair);
+            test(&node, pair);
+        }
+    }
+}
+
+/// The end of one direction comes behind its last byte, while the other direction goes on.
+#[test]
+fn a_half_close_follows_its_data_and_the_other_half_goes_on() {
+    each("acc-half", |_, mut pair| {
+        thread::scope(|scope| {
+            let client = &mut pair.client;
+            scope.spawn(|| {
+                client.send(300_000);
+                client.finish();
+            });
+            pair.server.receive(300_000);
+            pair.server.expect_end();
+        });
+        pair.exchange_unevenly(0, 500_000);
+        pair.server.finish();
+        pair.client.expect_end();
+    });
+}
+
+#[test]
+fn a_reset_reaches_the_other_end() {
+    each("acc-reset-c", |_, pair| {
+        let Pair { client, mut server } = pair;
+        client.reset();
+        server.expect_reset(SOON);
+    });
+    each("acc-reset-s", |_, pair| {
+        let Pair { mut client, server } = pair;
+        server.reset();
+        client.expect_reset(SOON);
+    });
+}
+
+fn say(mut from: &TcpStream, to: &mut &TcpStream) {
+    SockRef::from(*to).set_out_of_band_inline(true).unwrap();
+    from.write_all(b"ab").unwrap();
+    SockRef::from(from).send_out_of_band(b"c").unwrap();
+    from.write_all(b"de").unwrap();
+    let mut read = [0; 5];
+    to.read_exact(&mut read).unwrap();
+    assert_eq!(&read, b"abcde");
+}
+
+#[test]
+fn urgent_bytes_keep_their_place() {
+    each("acc-urgent", |_, pair| {
+        let (client, server) = (&pair.client.stream, &pair.server.stream);
+        say(client, &mut &*server);
+        say(server, &mut &*client);
+    });
+}
+
+/// Returns the number of keep-alive probes that a namespace has sent.
+fn probes(namespace: &Namespace) -> u64 {
+    let out = namespace
+        .command("cat")
+        .arg("/proc/net/netstat")
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    let mut lines = text.lines().filter(|line| line.starts_with("TcpExt:"));
+    let (names, values) = (lines.next().unwrap(), lines.next().unwrap());
+    let mut both = names.split(' ').zip(values.split(' '));
+    both.find(|(name, _)| *name == "TCPKeepAlive")
+        .unwrap()
+        .1
+        .parse()
+        .unwrap()
+}
+
+/// Idle connections of ends that probe each other live on.
+#[test]
+fn keep_alives_are_answered() {
+    const PROBES: u64 = 2;
+    let node = Node::new(long_path("acc-alive"), &[]);
+    let before = [&node.net.client, &node.net.server].map(probes);
+    let mut pairs = DEPTHS.map(|depth| {
+        let mut pair = node.connect();
+        depth.reach(&node, &mut pair);
+        let second = Duration::from_secs(1);
+        let often = TcpKeepalive::new()
+            .with_time(second)
+            .with_interval(second)
+            .with_retries(2);
+        for end in [&pair.client, &pair.server] {
+            SockRef::from(&end.stream).set_tcp_keepalive(&often).unwrap();
+        }
+        pair
+    });
+    soon("probes of all ends", || {
+        let now = [&node.net.client, &node.net.server].map(probes);
+        now.iter()
+            .zip(before)
+            .all(|(now, before)| now - before >= PROBES * 3)
+    });
+    for pair in &mut pairs {
+        pair.exchange(100_000);
+        pair.close();
+    }
+}
+
+/// A router behind the node tells who sends that packets are too long: the client, or the node. A node that knows the path
+/// does not release a connection whose legs differ by that, so each state has a node of its own.
+#[test]
+fn a_narrow_path_is_found_in_each_state() {
+    for depth in DEPTHS {
+        println!("{depth:?}");
+        let node = Node::new(long_path("acc-narrow"), &[]);
+        let behind = Behind::new("acc-narrow", &node.net, 1300);
+        let mut pair = behind.connect(&node.net.client);
+        depth.reach(&node, &mut pair);
+        pair.exchange_unevenly(500_000, 1_000);
+        pair.close();
+    }
+}
