@@ -9,7 +9,7 @@
 
 #include <linux/types.h>
 
-#define LS_ABI_VERSION 8
+#define LS_ABI_VERSION 9
 
 /* Defines the unit of time in records: nanoseconds since boot >> LS_TICK_SHIFT, a tick of about 1.07 s. */
 #define LS_TICK_SHIFT 30
@@ -37,6 +37,7 @@ enum ls_trait {
 	LS_SACK = 1 << 4,	 /* the sender permitted SACK */
 	LS_ECN = 1 << 5,	 /* both legs use ECN, RFC 3168 */
 	LS_IDENTITY = 1 << 6,	 /* detached: the translation changes nothing (papers' section III-F) */
+	LS_FAMILIES = 1 << 7,	 /* one leg is of IPv4 and the other of IPv6 */
 };
 
 /* Bits of ls_record.seen: the ends of the stream that passed. */

@@ -72,13 +72,16 @@ static __always_inline __u32 ip_diff(const struct headers *old, const struct hea
 	return is_v6(old) ? sum_diff(&old->v6.ip, &new->v6.ip, sizeof(old->v6.ip) / 4) : 0;
 }
 
+static __always_inline __u32 addresses_sum(const struct headers *h)
+{
+	return is_v6(h) ? sum_words(&h->v6.ip.saddr, 8) : sum_words(&h->v4.ip.saddr, 2);
+}
+
 /* Returns the sum of the pseudo-header for `tcp_len` bytes of TCP (RFC 9293 section 3.1, RFC 8200 section
  * 8.1). */
 static __always_inline __u32 pseudo_sum(const struct headers *h, __u32 tcp_len)
 {
-	__u32 addresses = is_v6(h) ? sum_words(&h->v6.ip.saddr, 8) : sum_words(&h->v4.ip.saddr, 2);
-
-	return add_sums(addresses, bpf_htons(IPPROTO_TCP) + bpf_htons(tcp_len));
+	return add_sums(addresses_sum(h), bpf_htons(IPPROTO_TCP) + bpf_htons(tcp_len));
 }
 
 /* Corrects the checksum of an IPv4 header that changed; IPv6 has none. */
@@ -201,19 +204,24 @@ struct changes {
 	__u32 whole;	 /* in the whole packet, with all checksums corrected (CHECKSUM_COMPLETE) */
 };
 
+/* Returns the change of the sum of TCP's header with its options, of which there are at most 40 bytes. */
+static __always_inline __u32 tcp_diff(struct headers *old, struct headers *new, __u32 opt_len)
+{
+	__u32 diff = sum_diff(&old->tcp, &new->tcp, sizeof(old->tcp) / 4), len = limited(opt_len);
+
+	if (opt_len == TS_LAYOUT_LEN)
+		return add_sums(diff, sum_diff(old->opt, new->opt, TS_LAYOUT_LEN / 4));
+	return opt_len ? bpf_csum_diff((void *)old->opt, len, (void *)new->opt, len, diff) : diff;
+}
+
 /* Corrects the checksum of IP in `new` and returns the changes of all sums. `opt_len` is at most 40. */
 static __always_inline struct changes changes_of(struct headers *old, struct headers *new, __u32 opt_len)
 {
 	struct changes c = {.addresses = addresses_diff(old, new)};
-	__u32 len = limited(opt_len);
 
 	mend_ip_check(old, new);
 	new->tcp.check = old->tcp.check;
-	c.tcp = sum_diff(&old->tcp, &new->tcp, sizeof(old->tcp) / 4);
-	if (opt_len == TS_LAYOUT_LEN)
-		c.tcp = add_sums(c.tcp, sum_diff(old->opt, new->opt, TS_LAYOUT_LEN / 4));
-	else if (opt_len)
-		c.tcp = bpf_csum_diff((void *)old->opt, len, (void *)new->opt, len, c.tcp);
+	c.tcp = tcp_diff(old, new, opt_len);
 	/* TCP's checksum compensates for the pseudo-header, and an IPv4 header's for itself. */
 	c.whole = add_sums(~c.addresses, ip_diff(old, new));
 	return c;
@@ -275,13 +283,6 @@ static __always_inline int write_headers_fast(struct __sk_buff *skb, struct head
 	    store_headers(skb, new, opt_len, 0))
 		return -1;
 	return summed == CHECKSUM_UNKNOWN ? replace_tcp_check(skb, new, &c) : 0;
-}
-
-/* Writes `new` over the headers `old`, for all but the usual path: the verifier follows this function once,
- * and each use costs a call. */
-__noinline int write_headers(struct __sk_buff *skb, struct headers *old, struct headers *new, __u32 opt_len)
-{
-	return old && new ? write_headers_fast(skb, old, new, opt_len & 63, 0) : -1;
 }
 
 /* Reads the TCP checksum of the packet into h, for headers that are about to be overwritten. Returns 0, or

@@ -137,7 +137,7 @@ static __always_inline int drain(struct __sk_buff *skb, struct flow_ref *flow, s
 		note_translated(&from->rec, seg);
 	copy_headers(new, h, seg->opt_len);
 	if (drain_far_copy(skb, flow, from, to, new, seg, &route))
-		return no_route(skb, h, seg, &route);
+		return no_route(skb, &from->rec, h, seg, &route);
 	if (write_headers(skb, h, new, seg->opt_len))
 		return drop(LS_V_DROP_REWRITE);
 	if (!old && !waits && !(seg->flags & TCP_RST)) {

@@ -18,6 +18,7 @@ int ingress(struct __sk_buff *skb)
 	struct scratch *scratch = get_scratch();
 	__u32 tag = skb->tc_index, number;
 	enum parsed kind;
+	enum step step;
 	int action = NEXT;
 
 	if (!scratch || tag == TAG_DELIVER)
@@ -35,9 +36,12 @@ int ingress(struct __sk_buff *skb)
 	number = table_lookup(&scratch->tuple);
 	if (!number)
 		return kind == SEGMENT ? pass_foreign(skb, &scratch->in) : NEXT;
-	/* Call this from here: the stack of all nested calls is bounded, and both functions need much of
+	/* Call these from here: the stack of all nested calls is bounded, and each function needs much of
 	 * it. */
-	return segment_of_flow(skb, number, kind, &action) == TO_SOCKETS ? with_sockets(skb, number) : action;
+	step = segment_of_flow(skb, number, kind, &action);
+	if (step == TO_SOCKETS)
+		return with_sockets(skb, number);
+	return step == TO_ACKNOWLEDGE ? acknowledge(skb, number) : action;
 }
 
 SEC("tc")

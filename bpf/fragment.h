@@ -55,18 +55,6 @@ struct fragment {
 	__be32 id;
 };
 
-/* Writes the headers back, up to IP's. MAC addresses are in no sum (CHECKSUM_COMPLETE). Returns 0, or -1. */
-static __always_inline int store_ip(struct __sk_buff *skb, struct headers *h)
-{
-	long err = L3_OFFSET ? bpf_skb_store_bytes(skb, 0, eth_of(h), ETH_HLEN, 0) : 0;
-
-	if (is_v6(h))
-		err |= bpf_skb_store_bytes(skb, L3_OFFSET, &h->v6.ip, sizeof(h->v6.ip), BPF_F_RECOMPUTE_CSUM);
-	else
-		err |= bpf_skb_store_bytes(skb, L3_OFFSET, &h->v4.ip, sizeof(h->v4.ip), BPF_F_RECOMPUTE_CSUM);
-	return err ? -1 : 0;
-}
-
 static __always_inline void key_of(const struct headers *h, __be32 id, struct fragment_key *key)
 {
 	key->id = id;
@@ -118,9 +106,12 @@ static __always_inline int set_fragment_id(struct __sk_buff *skb, struct headers
 	return bpf_skb_store_bytes(skb, L3_OFFSET, &h->v4.ip, sizeof(h->v4.ip), 0) ? -1 : 0;
 }
 
-/* Returns whether fragments of this flow may pass: no local program needs the payload. */
+/* Returns whether fragments of this flow may pass: no local program needs the payload, and they keep their
+ * version of IP. */
 static __always_inline int passes_fragments(const struct flow_ref *flow)
 {
+	if (crosses(flow->rec))
+		return 0;
 	if (!flow->slot)
 		return flow->placement == LS_DETACHED;
 	return mode_of(flow->slot) == LS_FINAL && !(flow->slot->flags & LS_COPY);

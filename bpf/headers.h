@@ -233,6 +233,12 @@ static __always_inline void get_addresses(const struct headers *h, __be32 *saddr
 	}
 }
 
+/* Returns the traffic class, or type of service. */
+static __always_inline __u8 class_byte(const struct headers *h)
+{
+	return is_v6(h) ? h->v6.ip.priority << 4 | h->v6.ip.flow_lbl[0] >> 4 : h->v4.ip.tos;
+}
+
 /* Addresses `to` to the sender of `from`. */
 static __always_inline void answer_to(struct headers *to, struct headers *from)
 {
@@ -256,6 +262,20 @@ static __always_inline __u32 ip_length(const struct headers *h)
 		return bpf_ntohs(h->v4.ip.tot_len);
 	payload = bpf_ntohs(h->v6.ip.payload_len);
 	return payload ? payload + sizeof(h->v6.ip) : 0;
+}
+
+/* Returns the length of what follows IP's headers, in bytes; 0: the header does not have it. */
+static __always_inline __u32 upper_length(const struct headers *h)
+{
+	__u32 total = ip_length(h), header = l4_of(h) - L3_OFFSET;
+
+	return total > header ? total - header : 0;
+}
+
+/* Returns the offset of TCP in a packet with nothing between IP and TCP. */
+static __always_inline __u32 plain_l4(const struct headers *h)
+{
+	return is_v6(h) ? V6_L4 : V4_L4;
 }
 
 #endif

@@ -7,6 +7,7 @@
 #define LONGSPLICE_ICMP_H
 
 #include "fragment.h"
+#include "icmp_families.h"
 #include "local.h"
 #include "quote.h"
 #include "wake.h"
@@ -78,6 +79,40 @@ static __always_inline int is_outstanding(const struct flow_ref *flow, const str
 	return q->old.tcp.flags & TCP_ACK && !after(ack, told) && !is_long_known(back, ack - back->ack_off);
 }
 
+/* Sends the error in `quotes` to the far end that sent the segment, and has the other version of IP. The
+ * verifier follows this function by itself. */
+__noinline int translate_error_across(struct __sk_buff *skb)
+{
+	struct scratch *scratch = get_scratch();
+	struct route route = {};
+	struct flow_ref flow;
+	struct quote *q;
+	__u32 zero = 0;
+
+	q = bpf_map_lookup_elem(&quotes, &zero);
+	if (!scratch || !q || !find_by_number(q->number, &flow))
+		return NEXT;
+	if (!is_sound_error(skb, &scratch->in))
+		return drop(LS_V_DROP_CHECKSUM);
+	__builtin_memcpy(&scratch->out, &scratch->in, offsetof(struct headers, tcp));
+	__builtin_memset(&scratch->out.tcp, 0, sizeof(scratch->out.tcp));
+	if (change_error(q, &scratch->out, label_of(flow.rec)))
+		return drop(LS_V_DROP_ICMP);
+	set_addresses(&q->new, far_of(&flow)->saddr, far_of(&flow)->daddr);
+	address_to(&scratch->out, far_of(&flow));
+	count_hop(&scratch->out);
+	if (find_route(skb, &scratch->out, flow.rec, flow.slot ? 0 : flow.rec->where, &route))
+		return drop(route.reason);
+	if (write_error(skb, &scratch->in, &scratch->out, q))
+		return drop(LS_V_DROP_REWRITE);
+	count(LS_V_ICMP_TRANSLATED);
+	return send_by(skb, &scratch->out, &route);
+}
+
+/* Says that an error is to be written anew (translate_error_across()): no action of tc. The caller does it,
+ * as the stack of nested calls is bounded. */
+#define ACROSS 0x4c53
+
 /* Sends the error to the far end that sent the segment, as if our leg toward that end had found the fault. */
 static __always_inline int translate_error(struct __sk_buff *skb, const struct flow_ref *flow,
 					   struct scratch *scratch, struct quote *q)
@@ -90,11 +125,12 @@ static __always_inline int translate_error(struct __sk_buff *skb, const struct f
 		return drop(LS_V_DROP_ICMP);
 	if (hops_left(h) <= 1)
 		return drop(LS_V_DROP_TTL);
-	set_addresses(&q->new, far_of(flow)->saddr, far_of(flow)->daddr);
 	q->new.tcp.sport = far_of(flow)->sport;
 	q->new.tcp.dport = far_of(flow)->dport;
 	quote_numbers(q, rec->ack_off, rec->seq_off);
-
+	if (crosses(rec))
+		return ACROSS;
+	set_addresses(&q->new, far_of(flow)->saddr, far_of(flow)->daddr);
 	if (head_for_far_end(skb, flow, scratch, &route))
 		return drop(route.reason);
 	if (store_ip(skb, new) || write_quote(skb, l4_of(h), q, is_v6(h) ? addresses_diff(h, new) : 0))
@@ -116,7 +152,7 @@ static __always_inline int is_of_socket(const struct ls_leg *from, __u32 seq, __
 }
 
 /* Processes an ICMP packet: an error about one of our segments goes to the segment's sender, every other
- * packet up the stack. */
+ * packet up the stack. Returns the action, or ACROSS. */
 __noinline int icmp_error(struct __sk_buff *skb)
 {
 	struct scratch *scratch = get_scratch();
@@ -131,7 +167,8 @@ __noinline int icmp_error(struct __sk_buff *skb)
 	answering_tuple(&q->old, &tuple);
 	if (is_v6(&q->old) && (is_mapped(tuple.saddr) || is_mapped(tuple.daddr)))
 		return NEXT;
-	if (!find(&tuple, &flow))
+	q->number = table_lookup(&tuple);
+	if (!find_by_number(q->number, &flow))
 		return NEXT;
 	__builtin_memcpy(&q->new, &q->old, offsetof(struct headers, opt));
 	if (flow.placement == LS_ALONE)
@@ -148,6 +185,13 @@ __noinline int icmp_error(struct __sk_buff *skb)
 	return translate_error(skb, &flow, scratch, q);
 }
 
+static __always_inline int any_error(struct __sk_buff *skb)
+{
+	int action = icmp_error(skb);
+
+	return action == ACROSS ? translate_error_across(skb) : action;
+}
+
 /* Processes a packet without ports: an error, or a later fragment. Every other packet goes up the stack,
  * after one look at its header. */
 static __always_inline int without_ports(struct __sk_buff *skb)
@@ -160,12 +204,12 @@ static __always_inline int without_ports(struct __sk_buff *skb)
 		return NEXT;
 	if (skb->protocol == bpf_htons(ETH_P_IP)) {
 		if (v4->protocol == IPPROTO_ICMP)
-			return icmp_error(skb);
+			return any_error(skb);
 		if (v4->protocol == IPPROTO_TCP && v4->frag_off & bpf_htons(0x1fff))
 			return later_fragment(skb);
 	} else if (skb->protocol == bpf_htons(ETH_P_IPV6)) {
 		if (v6->nexthdr == IPPROTO_ICMPV6)
-			return icmp_error(skb);
+			return any_error(skb);
 		if (v6->nexthdr == NEXT_FRAGMENT)
 			return later_fragment(skb);
 	}

@@ -102,8 +102,10 @@ static __always_inline int forward(struct __sk_buff *skb, struct flow_ref *flow,
 		apply_edits(new, seg, &edits);
 	}
 	if (find_route_fast(skb, new, rec, flow->slot ? 0 : rec->where, &route))
-		return no_route(skb, h, seg, &route);
-	if (as_it_came ? write_hop(skb, h) : write_headers_fast(skb, h, new, seg->opt_len, 1))
+		return no_route(skb, rec, h, seg, &route);
+	if (as_it_came	   ? write_hop(skb, h)
+	    : crosses(rec) ? write_across_fast(skb, h, new, seg->opt_len)
+			   : write_headers_fast(skb, h, new, seg->opt_len, 1))
 		return drop(LS_V_DROP_REWRITE);
 	count(LS_V_FORWARDED);
 	return send_by(skb, new, &route);
@@ -263,9 +265,10 @@ static __always_inline int is_plausible(const struct flow_ref *flow, struct segm
 
 /* Step that is left to do with a packet of a flow. */
 enum step {
-	DONE,	    /* none: the packet has its action (TC_ACT_*) */
-	TO_FAR_END, /* forward(): the segment meets no trap */
-	TO_SOCKETS, /* with_sockets() */
+	DONE,		/* none: the packet has its action (TC_ACT_*) */
+	TO_FAR_END,	/* forward(): the segment meets no trap */
+	TO_SOCKETS,	/* with_sockets() */
+	TO_ACKNOWLEDGE, /* acknowledge() */
 };
 
 /* Processes a segment that meets a trap, or is new in FREEZE: the sockets come back, or user space keeps the
@@ -334,7 +337,7 @@ static __always_inline enum step by_mode(struct __sk_buff *skb, __u32 number, en
 	else if (kind != SEGMENT)
 		*action = odd_packet(flow, kind, mode);
 	else if (tag == TAG_ACK)
-		*action = acknowledge(skb, number);
+		return TO_ACKNOWLEDGE;
 	else if (flow->placement == LS_ALONE)
 		*action = deliver(skb, scratch, seg, mapping_of_record(flow->rec));
 	else if (seg->flags & TCP_SYN && flow->slot && mode != LS_FINAL)
@@ -348,8 +351,8 @@ static __always_inline enum step by_mode(struct __sk_buff *skb, __u32 number, en
 	return DONE;
 }
 
-/* Processes a packet with ports of the direction with this number, except for with_sockets(). Returns as
- * by_mode(). */
+/* Processes a packet with ports of the direction with this number, except for with_sockets() and
+ * acknowledge(). Returns as by_mode(). */
 __noinline enum step segment_of_flow(struct __sk_buff *skb, __u32 number, enum parsed kind, int *action)
 {
 	struct scratch *scratch = get_scratch();

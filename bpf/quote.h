@@ -22,7 +22,8 @@ struct icmp {
 struct quote {
 	struct headers old, new; /* `l4` is their offset in the packet */
 	struct icmp icmp;
-	__u32 whole; /* 1: the whole TCP header is quoted, not only its first 8 bytes */
+	__u32 whole;  /* 1: the whole TCP header is quoted, not only its first 8 bytes */
+	__u32 number; /* direction from the end to which the segment was sent */
 };
 
 struct {

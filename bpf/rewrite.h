@@ -6,8 +6,7 @@
 #ifndef LONGSPLICE_REWRITE_H
 #define LONGSPLICE_REWRITE_H
 
-#include "csum.h"
-#include "flow.h"
+#include "families.h"
 
 enum sack_edit {
 	SACK_SHIFT, /* add sack_off to the edges */
@@ -125,6 +124,8 @@ static __always_inline void translate(struct headers *h, const struct segment *s
 {
 	__u32 window = (seg->window << scale_in(rec)) >> scale_out(rec);
 
+	if (crosses(rec))
+		change_version(h, label_of(rec));
 	address_to(h, far);
 	count_hop(h);
 	h->tcp.seq = bpf_htonl(seg->seq + rec->seq_off);
@@ -134,6 +135,23 @@ static __always_inline void translate(struct headers *h, const struct segment *s
 	edits->tsecr_off = rec->tsecr_off;
 	edits->sack_off = rec->ack_off;
 	edits->sack = rec->traits & LS_BLANK_SACK ? SACK_BLANK : SACK_SHIFT;
+}
+
+/* Writes `new` over the headers `old`, for all but the usual path: the verifier follows this function once,
+ * and each use costs a call. Both may be of different versions of IP. */
+__noinline int write_headers(struct __sk_buff *skb, struct headers *old, struct headers *new, __u32 opt_len)
+{
+	if (!old || !new)
+		return -1;
+	return is_v6(old) == is_v6(new) ? write_headers_fast(skb, old, new, opt_len & 63, 0)
+					: write_across(skb, old, new, opt_len & 63, 0);
+}
+
+/* Writes `new` over the headers `old` of the other version of IP, directly where that is possible. */
+__noinline int write_across_fast(struct __sk_buff *skb, struct headers *old, struct headers *new,
+				 __u32 opt_len)
+{
+	return old && new ? write_across(skb, old, new, opt_len & 63, 1) : -1;
 }
 
 /* Returns whether a segment is to leave as it came. PAWS may require a higher TSval; packets with IP options

@@ -50,14 +50,15 @@ static __always_inline struct cached_route *cache_entry_of(const struct ls_recor
 	return all ? &all->entry[at & (CACHED_ROUTES - 1)] : NULL;
 }
 
-/* Returns the length of the longest IP packet that it will be on the wire: a super-packet goes in pieces.
- * (One of over 64 kB loses its jumbo payload option on the way, 8 bytes.) */
+/* Returns the length of the longest IP packet that a packet with the headers h will be on the wire: a
+ * super-packet goes in pieces. (One of over 64 kB loses its jumbo payload option on the way, 8 bytes.) */
 __noinline __u32 wire_length(struct __sk_buff *skb, const struct headers *h)
 {
-	__u32 len = skb->len - L3_OFFSET;
+	__u32 len;
 
 	if (!h)
-		return len;
+		return skb->len - L3_OFFSET;
+	len = ip_length(h);
 	if (skb->gso_size) {
 		len = l4_of(h) - L3_OFFSET + (h->tcp.offset >> 4) * 4 + skb->gso_size;
 		if (is_v6(h) && !h->v6.ip.payload_len && l4_of(h) != V6_L4)

@@ -97,12 +97,22 @@ static __always_inline void fill_icmp(struct icmp *icmp, const struct headers *n
 	icmp->check = ~fold(add_sums(sum, sum_words(icmp, sizeof(*icmp) / 4)));
 }
 
+/* Returns the MTU of a route of the other version of IP in terms of the sender's packets, whose headers are
+ * h.
+ */
+static __always_inline __u32 mtu_for_sender(const struct headers *h, __u32 mtu)
+{
+	if (!is_v6(h))
+		return mtu - LONGER;
+	return mtu + LONGER > LEAST_V6_MTU ? mtu + LONGER : LEAST_V6_MTU;
+}
+
 /*
  * Turns the segment of h into the error about it, "packets of at most `mtu` bytes pass", and sends it back by
- * the interface on which the segment came in. Also answers a segment without DF, because segments are never
- * fragmented here.
+ * the interface on which the segment came in. With `other_family`, the packets of `mtu` are those of the
+ * other version of IP. Also answers a segment without DF, because segments are never fragmented here.
  */
-__noinline int tell_too_big(struct __sk_buff *skb, struct headers *h, __u32 mtu)
+__noinline int tell_too_big(struct __sk_buff *skb, struct headers *h, __u32 mtu, __u32 other_family)
 {
 	struct scratch *scratch = get_scratch();
 	__u32 zero = 0, len, room;
@@ -116,6 +126,8 @@ __noinline int tell_too_big(struct __sk_buff *skb, struct headers *h, __u32 mtu)
 	partial = is_left_to_device(skb, tcp_check_at(h));
 	if (len > MOST_QUOTE || bpf_skb_change_tail(skb, L3_OFFSET + len, 0))
 		return TC_ACT_SHOT;
+	if (other_family)
+		mtu = mtu_for_sender(h, mtu);
 	answer_headers(&scratch->out, h, len);
 	fill_icmp(&icmp, &scratch->out, mtu, quote_sum(skb, h, t, len, partial));
 	room = l4_of(&scratch->out) - L3_OFFSET + sizeof(icmp);
@@ -130,15 +142,15 @@ __noinline int tell_too_big(struct __sk_buff *skb, struct headers *h, __u32 mtu)
 	return bpf_redirect(skb->ifindex, 0);
 }
 
-/* Drops a segment that has no route, and tells its sender if it was too long. An answer to a forged segment
- * would only disturb. */
-static __always_inline int no_route(struct __sk_buff *skb, struct headers *h, const struct segment *seg,
-				    const struct route *r)
+/* Drops a segment of a direction that has no route, and tells its sender if it was too long. An answer to a
+ * forged segment would only disturb. */
+static __always_inline int no_route(struct __sk_buff *skb, const struct ls_record *rec, struct headers *h,
+				    const struct segment *seg, const struct route *r)
 {
 	count(r->reason);
 	if (r->reason != LS_V_DROP_TOO_BIG || !seg->in_place)
 		return TC_ACT_SHOT;
-	return tell_too_big(skb, h, r->mtu);
+	return tell_too_big(skb, h, r->mtu, crosses(rec));
 }
 
 #endif

@@ -66,7 +66,7 @@ static __always_inline int undrain_forward(struct __sk_buff *skb, const struct f
 	copy_headers(new, &scratch->in, seg->opt_len);
 	undrain_far_headers(flow, from, to, new, seg);
 	if (find_route(skb, new, &from->rec, 0, &route))
-		return no_route(skb, &scratch->in, seg, &route);
+		return no_route(skb, &from->rec, &scratch->in, seg, &route);
 	if (write_headers(skb, &scratch->in, new, seg->opt_len))
 		return drop(LS_V_DROP_REWRITE);
 	count(LS_V_FORWARDED);

@@ -143,8 +143,8 @@ static __always_inline int is_for_us(struct xdp_md *ctx, struct headers *h)
 static __always_inline int is_usual(const struct ls_record *rec, struct headers *h, const struct segment *seg)
 {
 	return (seg->flags & (TCP_FIN | TCP_SYN | TCP_RST | TCP_URG | TCP_ACK)) == TCP_ACK &&
-	       hops_left(h) > 1 && !(rec->traits & LS_FAR_LOCAL) && !rec->rate && !meets_trap(rec, seg) &&
-	       !is_out_of_order(rec, seg);
+	       hops_left(h) > 1 && !(rec->traits & (LS_FAR_LOCAL | LS_FAMILIES)) && !rec->rate &&
+	       !meets_trap(rec, seg) && !is_out_of_order(rec, seg);
 }
 
 /*

@@ -45,10 +45,16 @@ impl Beyond {
     /// Adds the fourth node behind `side`, and starts a daemon with this policy.
     pub fn new(net: Line, side: Side, policy: Policy<'_>) -> Beyond {
         let family = net.family();
+        Beyond::across(net, side, [family, family], policy)
+    }
+
+    /// Adds the fourth node behind `side`, with addresses of the first family, and starts a daemon with this policy. The
+    /// other end has addresses of the second family; two families need nodes that are known by IPv6.
+    pub fn across(net: Line, side: Side, [family, other]: [Family; 2], policy: Policy<'_>) -> Beyond {
         let far = Namespace::new("beyond").unwrap();
         let (router, device, via) = match side {
-            Side::Client => (&net.client, "f0", net.client_addr),
-            Side::Server => (&net.server, "f1", net.server_addr),
+            Side::Client => (&net.client, "f0", family.addr(net.client_addr)),
+            Side::Server => (&net.server, "f1", family.addr(net.server_addr)),
         };
         let run = |node: &Namespace, line: &str| ip(family, node, line);
         run(
@@ -71,19 +77,23 @@ impl Beyond {
         router.sysctl("net/ipv6/conf/all/forwarding", "1").unwrap();
         let far_addr = family.addr("198.18.9.2".parse().unwrap());
         let (server, server_addr) = match side {
-            Side::Client => (&net.server, net.server_addr),
+            Side::Client => (&net.server, other.addr(net.server_addr)),
             Side::Server => (&far, far_addr),
+        };
+        let of_client = match side {
+            Side::Client => family,
+            Side::Server => other,
         };
         let target = SocketAddr::from((server_addr, TARGET_PORT));
         let listener = server.run(|| TcpListener::bind(target)).unwrap().unwrap();
-        let front = SocketAddr::from((family.unspecified(), FRONT_PORT));
+        let front = SocketAddr::from((of_client.unspecified(), FRONT_PORT));
         let config = Config::new().listener(front, target, policy.splice, policy.detach);
         let mut daemon = Daemon::of(&config);
         daemon.start(&net.forwarder);
         Beyond {
             daemon,
             listener,
-            front: (net.forwarder_client_addr, FRONT_PORT).into(),
+            front: (of_client.addr(net.forwarder_client_addr), FRONT_PORT).into(),
             side,
             far,
             net,

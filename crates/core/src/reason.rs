@@ -39,11 +39,9 @@ pub enum RelayReason {
     Ecn,
     /// A segment that fits one leg may not fit the other leg's MSS or MTU.
     Mss,
-    /// One leg is IPv4 and the other one IPv6: their segments cannot be translated into each other.
-    Families,
     /// A leg has a link-local IPv6 address, which means something only together with an interface.
     LinkLocal,
-    /// A leg uses an interface that is not watched (excluded, or without Ethernet headers).
+    /// A leg uses an interface that is not watched (excluded, PPP, or a tunnel without a fixed far end).
     Interface,
     /// There is no route to one of the peers.
     Route,

@@ -12,6 +12,7 @@ use crate::{
     clsact::{self, Filter},
     error::Error,
     hook::Position,
+    order::{self, Foreign},
     pins::{self, Pins, owned},
 };
 
@@ -48,6 +49,15 @@ impl Programs {
                 .map_err(|e| Error::from_io(cannot_attach(name, ifindex), e))?;
         }
         Ok(())
+    }
+
+    /// Returns the programs of others that stand before ours on an interface.
+    pub(crate) fn before(&self, ifindex: u32) -> io::Result<Vec<Foreign>> {
+        let mut all = Vec::new();
+        for (hook, program) in self.hooks() {
+            all.extend(order::before(program, ifindex, hook)?);
+        }
+        Ok(all)
     }
 
     /// Detaches both programs. An interface that is gone has none.

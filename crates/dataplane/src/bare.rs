@@ -34,6 +34,11 @@ pub(crate) struct Bare {
 }
 
 impl Bare {
+    /// Returns the programs, if a device has needed them.
+    pub(crate) fn loaded(&self) -> Option<&Programs> {
+        self.programs.get()
+    }
+
     /// Returns the programs. The first call loads them, with the pinned maps and the map of handshakes.
     pub(crate) fn programs(&self, pins: &Pins, handshakes: &MapHandle) -> Result<&Programs, Error> {
         let _one = self.loading.lock();

@@ -35,6 +35,7 @@ use crate::{
     load::{init_meta, load, read_meta, refuse_foreign},
     neighbours::Neighbours,
     options::Options,
+    order::Foreign,
     pins::Pins,
     ring::Ring,
     run::{self, Context, Ran},
@@ -183,6 +184,15 @@ impl Dataplane {
             Framing::Bare => self.bare.programs(&self.pins, &self.handshakes)?,
         };
         programs.attach(&self.pins, ifindex)
+    }
+
+    /// Returns the programs of others that stand before ours on a watched interface.
+    pub fn programs_before(&self, ifindex: u32) -> io::Result<Vec<Foreign>> {
+        let ethernet = self.programs.before(ifindex)?;
+        match self.bare.loaded().filter(|_| ethernet.is_empty()) {
+            Some(bare) => bare.before(ifindex),
+            None => Ok(ethernet),
+        }
     }
 
     /// Detaches the programs from an interface, XDP, too.

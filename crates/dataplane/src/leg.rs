@@ -185,6 +185,7 @@ pub(crate) fn start_leg(
         (o.inspection.ifindex == LOOPBACK, ls_trait::LS_FAR_LOCAL),
         (x.sack, ls_trait::LS_SACK),
         (x.ecn, ls_trait::LS_ECN),
+        (x.leg.family() != o.leg.family(), ls_trait::LS_FAMILIES),
     ] {
         traits |= if on { flag.0 as u8 } else { 0 };
     }

@@ -14,6 +14,9 @@ use crate::{
 
 const ETH_HLEN: usize = 14;
 
+/// Bytes by which a program may lengthen a packet.
+const GROWTH: usize = 128;
+
 /// Result of a tc or XDP program over a packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ran {
@@ -89,7 +92,8 @@ fn in_context<C: Copy>(
     flags: u32,
     repeat: u32,
 ) -> io::Result<Ran> {
-    let mut out = vec![0; packet.len()];
+    // The packet may become longer: an IPv6 header in place of one of IPv4, an error with a quote.
+    let mut out = vec![0; packet.len() + GROWTH];
     let before = *context;
     let mut opts = libbpf_sys::bpf_test_run_opts {
         sz: size_of::<libbpf_sys::bpf_test_run_opts>() as libbpf_sys::size_t,

@@ -14,9 +14,9 @@ use crate::{
     api::{FlowId, SplicerConfig},
     kernel::Kernel,
     services::{
-        ends::Ends, interfaces::Interfaces, maintenance::Maintenance, pinning::Pinning, ports::SourcePorts,
-        registry::Registry, routes::Routes, rules, stats::Stats, targets::Targets, transitions::Transitions,
-        unpaired::UnpairedLegs, xdp::FastPath,
+        ends::Ends, interfaces::Interfaces, maintenance::Maintenance, order::Order, pinning::Pinning,
+        ports::SourcePorts, registry::Registry, routes::Routes, rules, stats::Stats, targets::Targets,
+        transitions::Transitions, unpaired::UnpairedLegs, xdp::FastPath,
     },
 };
 
@@ -41,6 +41,7 @@ pub(crate) struct Context {
     pub(crate) xdp: FastPath,
     pub(crate) routes: Routes,
     pub(crate) targets: Targets,
+    pub(crate) order: Order,
     pub(crate) pinning: Pinning,
     pub(crate) rules: rules::Keeper,
     pub(crate) maintenance: Maintenance,
@@ -79,6 +80,7 @@ impl Context {
             xdp: FastPath::default(),
             routes: Routes::default(),
             targets: Targets::default(),
+            order: Order::default(),
             pinning: Pinning::default(),
             rules: rules::Keeper::default(),
             maintenance: Maintenance::default(),

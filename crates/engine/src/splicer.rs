@@ -205,6 +205,7 @@ impl Splicer {
             why_not: context.why_not.as_ref().map(|(why, _)| why.clone()).or(lost),
             interfaces,
             xdp: context.xdp.interfaces(),
+            before_ours: context.order.lines(),
             flows: context.plane().map_or(0, |p| p.flow_count().into()),
             max_flows: context.plane().map_or(0, |p| p.max_flows()),
             source_ports: context

@@ -62,6 +62,21 @@ fn what_was_not_seen_is_not_held_against_a_return() {
     comes_back_through(guarded("fw-back"), |_| {});
 }
 
+/// The recipe for a host with containers works as it is: all is dropped but what it lets in, and masqueraded.
+#[test]
+fn a_host_that_masquerades_has_the_rules_of_the_example() {
+    let net = veth_line("fw-nat", LineOptions::default());
+    let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/firewall.nft");
+    let loaded = net
+        .forwarder
+        .command("nft")
+        .args(["-f", example])
+        .output()
+        .unwrap();
+    assert!(loaded.status.success(), "{loaded:?}");
+    comes_back_through(net, |_| {});
+}
+
 #[test]
 fn an_entry_that_has_expired_is_made_anew() {
     let net = guarded("fw-gone");

@@ -1,15 +1,15 @@
-//! Features of IPv6 alone: legs of two families, link-local addresses, IPv4 over IPv6 sockets, routes that a router
+//! Features of IPv6 alone: link-local addresses, IPv4 over IPv6 sockets, routes that a router
 //! advertises. The tests of other files run over IPv6 with `LONGSPLICE_FAMILY=6` (scripts/test.sh lists them).
 
 use std::{
     fs,
-    net::{Ipv6Addr, SocketAddr, SocketAddrV6, TcpListener},
+    net::{Ipv6Addr, SocketAddrV6},
 };
 
 use longsplice_engine::{Side, Until, policy::SplicePolicy};
 use longsplice_lab::{Family, Line, LineOptions, Namespace};
 use longsplice_tests::{
-    Bed, Config, Daemon, Pair, Policy, SOON, eventually,
+    Bed, Pair, Policy, SOON, eventually,
     library::{Depth, Desk, at_once},
     soon, veth_line,
 };
@@ -93,41 +93,6 @@ fn a_connection_is_spliced_and_comes_back() {
         pair.close();
         bed.daemon.wait_reaped();
         assert_eq!(bed.daemon.status().ended("closed"), 1);
-    }
-}
-
-/// Both ways around, through a listener with an address of each family: a leg of the same family is spliced, one of the
-/// other is relayed, which is reported and counted.
-#[test]
-fn legs_of_two_families_are_relayed() {
-    for family in Family::BOTH {
-        let net = net("v6-mixed");
-        let target = SocketAddr::from((family.addr(net.server_addr), 7000));
-        let listener = net.server.run(|| TcpListener::bind(target)).unwrap().unwrap();
-        let config = Config::new().set(&format!(
-            "[[listener]]\nlisten = [\"0.0.0.0:8080\", \"[::]:8080\"]\nto = \"{target}\"\n\
-             splice = \"now\"\ndetach = \"now\""
-        ));
-        let mut daemon = Daemon::of(&config);
-        daemon.start(&net.forwarder);
-        for client in Family::BOTH {
-            let front = SocketAddr::from((client.addr(net.forwarder_client_addr), 8080));
-            let mut pair = Pair::connect(&net.client, front, &listener);
-            if client == family {
-                daemon.wait_state(pair.client_port(), &["detached"]);
-            } else {
-                let flow = daemon.wait_flow("the refusal", |f| f.reason.as_deref() == Some("families"));
-                assert_eq!(flow.state, "relay");
-            }
-            pair.exchange(BYTES);
-            pair.close();
-        }
-        let status = daemon.wait_status("both ends", |s| s.relayed_total == 1);
-        assert_eq!(
-            (status.spliced_total, status.relayed("families")),
-            (1, 1),
-            "{status:?}"
-        );
     }
 }
 

@@ -45,8 +45,8 @@ impl Dataplane {
         self.neighbours.look(&self.pins);
     }
 
-    /// Installs both directions of a flow, or none; from then on its packets are noted (mode Track). `InvalidInput`: the
-    /// two legs' versions of IP differ, which is not translated.
+    /// Installs both directions of a flow, or none; from then on its packets are noted (mode Track). The legs may be of
+    /// different versions of IP.
     pub fn register(
         &self,
         slot: &Slot,
@@ -54,12 +54,6 @@ impl Dataplane {
         timestamps: bool,
         start: &PerSide<LegStart>,
     ) -> io::Result<()> {
-        if start.client.leg.family() != start.server.leg.family() {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                "a leg of IPv4 and one of IPv6 cannot be spliced",
-            ));
-        }
         let now = time::now();
         let legs = PerSide::from_fn(|side| {
             let (x, o) = (&start[side], &start[side.other()]);

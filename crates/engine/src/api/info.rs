@@ -174,6 +174,8 @@ pub struct Health {
     pub interfaces: Vec<String>,
     /// Interfaces among them that have the XDP program.
     pub xdp: Vec<String>,
+    /// Interfaces among them on which programs of others stand before ours, with these programs: spliced flows may stop.
+    pub before_ours: Vec<String>,
     /// Registered flows now: in transition, dormant, detached, lingering, or just come back.
     pub flows: u64,
     /// Maximum number of registered flows; that of the pins, if a predecessor has made them. 0 if nothing can be spliced.

@@ -89,11 +89,7 @@ fn leg(addresses: &LegInfo) -> Result<Leg, Refusal> {
 
 /// Returns both legs, or an error if they cannot be spliced because of their addresses.
 pub(crate) fn both(addresses: &PerSide<LegInfo>) -> Result<PerSide<Leg>, Refusal> {
-    let legs = PerSide::try_from_fn(|side| leg(&addresses[side]))?;
-    match legs.client.family() == legs.server.family() {
-        true => Ok(legs),
-        false => Err(Refusal::for_good(RelayReason::Families)),
-    }
+    PerSide::try_from_fn(|side| leg(&addresses[side]))
 }
 
 /// Returns the longest segment that can be sent to the peer, in terms of its MSS option. (`snd_mss` would be too low: the
@@ -112,15 +108,11 @@ pub(crate) fn unlimited_segment(plane: &Dataplane, socket: impl AsFd, info: &Tcp
     Some(mss.min(info.pmtu().saturating_sub(headers(peer.ip()))))
 }
 
-/// Returns the longest segment that may be sent to the peer of a leg, which is that of the other leg's peer, too; `None`
-/// if it is unknown. `like` is an address of leg B's family: legs of two families are not spliced.
-pub(crate) fn longest_segment(
-    plane: &Dataplane,
-    socket: BorrowedFd<'_>,
-    info: &TcpInfo,
-    like: IpAddr,
-) -> Option<u32> {
-    let fits = info.pmtu().saturating_sub(headers(like));
+/// Returns the longest segment that may be sent to the peer of a leg; `None` if it is unknown. An MSS counts no header of IP,
+/// so it means the same on a leg of either family.
+pub(crate) fn longest_segment(plane: &Dataplane, socket: BorrowedFd<'_>, info: &TcpInfo) -> Option<u32> {
+    let peer = canonical(SockRef::from(&socket).peer_addr().ok()?.as_socket()?);
+    let fits = info.pmtu().saturating_sub(headers(peer.ip()));
     if segment_sent(info) == fits {
         // The socket sends segments of that length, so the peer's MSS option allows them.
         return Some(fits);
@@ -359,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn legs_are_of_one_family_and_known_everywhere() {
+    fn legs_are_of_any_family_and_known_everywhere() {
         let v4 = info("198.18.1.1:4000", "198.18.1.2:80");
         let mapped = info("[::ffff:198.18.2.1]:80", "[::ffff:198.18.2.2]:4000");
         let v6 = info("[2001:db8::1]:4000", "[2001:db8::2]:80");
@@ -367,9 +359,9 @@ mod tests {
         let matched = |legs: [LegInfo; 2]| both(&legs.into()).map_err(|refusal| refusal.reason);
         assert!(matched([v4, mapped]).is_ok_and(|legs| legs.server.peer.to_string() == "198.18.2.1:80"));
         assert!(matched([v6, v6]).is_ok());
+        assert!(matched([v4, v6]).is_ok());
+        assert!(matched([v6, mapped]).is_ok_and(|legs| legs.server.peer.is_ipv4()));
         for (legs, reason) in [
-            ([v4, v6], RelayReason::Families),
-            ([v6, mapped], RelayReason::Families),
             ([v6, linked], RelayReason::LinkLocal),
             ([linked, v4], RelayReason::LinkLocal),
         ] {

@@ -116,6 +116,7 @@ fn round(context: &Context, kernel: &Kernel) -> Duration {
         tracing::warn!(%error, "route look-ups may fail");
     }
     context.pinning.look(plane);
+    context.order.look(plane, &context.interfaces);
     plane.look_for_neighbours();
     context.xdp.look_again(plane, context.config.xdp_mode);
     context.memory_low.store(memory_is_low(), Ordering::Relaxed);

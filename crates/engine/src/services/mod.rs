@@ -3,6 +3,7 @@
 pub(crate) mod ends;
 pub(crate) mod interfaces;
 pub(crate) mod maintenance;
+pub(crate) mod order;
 pub(crate) mod pinning;
 pub(crate) mod ports;
 pub(crate) mod registry;

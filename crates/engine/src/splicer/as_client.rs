@@ -50,7 +50,7 @@ impl Splicer {
         let target = longsplice_repair::canonical(target);
         if let Some(plane) = self.context.plane().filter(|_| assess::is_global(target)) {
             let info = longsplice_repair::tcp_info(client).ok();
-            let request = self.request(plane, client, info.as_ref(), target).await;
+            let request = self.request(plane, client, info.as_ref()).await;
             let own = identity::connect(plane, client, target, request);
             if let Some(done) = tokio::time::timeout(timeout, own).await? {
                 return done.inspect(|server| {

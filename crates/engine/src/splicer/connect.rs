@@ -121,7 +121,7 @@ impl Splicer {
             return tokio::time::timeout(timeout, connect).await?;
         };
         let info = tcp_info(client).ok();
-        let request = self.request(plane, client, info.as_ref(), target).await;
+        let request = self.request(plane, client, info.as_ref()).await;
         let server = ports
             .connect(plane, &context.routes, from, target, request, timeout)
             .await?;
@@ -135,12 +135,11 @@ impl Splicer {
         plane: &'a Dataplane,
         client: BorrowedFd<'_>,
         info: Option<&TcpInfo>,
-        target: SocketAddr,
     ) -> Request<'a> {
         let Some(info) = info else {
             return Request::default();
         };
-        let segment = assess::longest_segment(plane, client, info, target.ip());
+        let segment = assess::longest_segment(plane, client, info);
         let segment = segment.filter(|&bytes| bytes <= LARGEST_SEGMENT);
         self.context.targets.request(plane, info, segment).await
     }
@@ -163,7 +162,7 @@ impl Splicer {
             agreed: targets::terms(&of_server),
             max_segment: match request.is_limited() || assess::segment_sent(&of_server) < info.advmss() {
                 true => assess::unlimited_segment(plane, server, &of_server)
-                    .or_else(|| assess::longest_segment(plane, server.as_fd(), &of_server, target.ip()))
+                    .or_else(|| assess::longest_segment(plane, server.as_fd(), &of_server))
                     .filter(|&bytes| bytes < info.advmss()),
                 false => None,
             },

@@ -86,7 +86,7 @@ fn a_graph_is_brought_up_from_a_file() {
     assert!(output.status.success(), "{output:?}");
     let says = text_of_both(&output);
     assert!(says.contains("here to r: 1ms,100Mbit"), "{says}");
-    assert!(says.contains("LAB_FAR_AWAY_ADDR=198.18.0.2"), "{says}");
+    assert!(says.contains("LAB_FAR_AWAY_ADDR=198.18.2.1"), "{says}");
     let missing = lab(&["up", "--graph", &path]);
     assert!(text_of_both(&missing).contains("cannot read"), "{missing:?}");
 }

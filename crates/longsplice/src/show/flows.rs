@@ -143,7 +143,7 @@ mod tests {
             id: FlowId(12),
             client: leg("[2001:db8::1]:50000", "[2001:db8::2]:80"),
             state: FlowState::Relay,
-            reason: Some(RelayReason::Families),
+            reason: Some(RelayReason::LinkLocal),
             idle_seconds: Some(1.5),
             client_round_trip_us: Some(300),
             server_round_trip_us: Some(92_000),
@@ -166,7 +166,7 @@ mod tests {
             "\
 ID  STATE           CLIENT               LISTENER          SOURCE            SERVER         TO SERVER  TO CLIENT    AGE  IDLE  ROUND TRIPS         REASON
  7  detached        198.18.0.1:50000     198.18.0.2:80     198.18.1.1:20000  198.18.1.2:80       10 B   3.00 GiB  1m15s     -  -
-12  relay           [2001:db8::1]:50000  [2001:db8::2]:80  198.18.1.1:20000  198.18.1.2:80       10 B   3.00 GiB  1m15s    1s  300.0 µs + 92.0 ms  families
+12  relay           [2001:db8::1]:50000  [2001:db8::2]:80  198.18.1.1:20000  198.18.1.2:80       10 B   3.00 GiB  1m15s    1s  300.0 µs + 92.0 ms  link_local
  -  passed through  198.18.0.1:50001     198.18.1.2:80     198.18.0.1:50001  198.18.1.2:80          -          -     3s     -  -                   short_path
 "
         );

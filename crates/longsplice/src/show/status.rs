@@ -39,6 +39,9 @@ pub fn status(s: &Status) -> String {
     if !s.health.xdp.is_empty() {
         line(&mut out, "xdp", s.health.xdp.join(" "));
     }
+    for foreign in &s.health.before_ours {
+        line(&mut out, "before ours", foreign);
+    }
     line(&mut out, "source ports", or_none(s.health.source_ports.clone()));
     line(
         &mut out,
@@ -244,7 +247,7 @@ mod tests {
                 relayed_total: 5,
                 relayed_reasons: counted(&[
                     ("ecn", 1),
-                    ("families", 4),
+                    ("interface", 4),
                     ("mss", 0),
                     ("of_a_later_version", 2),
                 ]),
@@ -267,6 +270,7 @@ mod tests {
                 why_not: Some("CAP_BPF is missing".into()),
                 interfaces: Vec::new(),
                 xdp: vec!["eth0".into(), "eth1".into()],
+                before_ours: vec!["eth0 ingress: cil_from_netdev (program 12)".into()],
                 flows: 0,
                 max_flows: 9,
                 source_ports: String::new(),
@@ -304,15 +308,16 @@ mod tests {
             "splicing      no: CAP_BPF is missing\n",
             "spliced       0 (transition: median 300 ns, p99 1.5 µs)\n",
             "xdp           eth0 eth1\n",
+            "before ours   eth0 ingress: cil_from_netdev (program 12)\n",
             "resumed       3 (sockets rebuilt: median 33.0 µs, p99 120.0 µs)\n",
             "unsplices     admin 1, client 2\n",
-            "           4 families: One leg is IPv4 and the other one IPv6: their segments cannot be translated into each other.\n",
+            "           4 interface: A leg uses an interface that is not watched (excluded, PPP, or a tunnel without a fixed far end).\n",
             "           2 of_a_later_version\n",
         ] {
             assert!(text.contains(line), "{line}{text}");
         }
         assert!(
-            text.find("families").unwrap() < text.find("ecn").unwrap() && !text.contains("mss"),
+            text.find("interface").unwrap() < text.find("ecn").unwrap() && !text.contains("mss"),
             "{text}"
         );
     }

@@ -163,10 +163,6 @@ impl Cell<'_> {
 fn is_for_good(reason: RelayReason) -> bool {
     matches!(
         reason,
-        RelayReason::Timestamps
-            | RelayReason::Ecn
-            | RelayReason::Mss
-            | RelayReason::Families
-            | RelayReason::SocketOption
+        RelayReason::Timestamps | RelayReason::Ecn | RelayReason::Mss | RelayReason::SocketOption
     )
 }

@@ -20,13 +20,14 @@ const GATEWAY: Ipv4Addr = Ipv4Addr::new(198, 19, 255, 254);
 /// Ethernet address of that hop: any will do.
 const GATEWAY_MAC: &str = "02:00:00:00:00:01";
 
-/// Largest number of devices: each has an address in 198.18.0.0/16.
-const MOST_DEVICES: usize = 65_000;
+/// Largest number of devices: each has a /24 network of 198.18.0.0/15 for itself, since nodes may take hosts of one network
+/// for equally far. The last network has the gateway.
+const MOST_DEVICES: usize = 510;
 
 /// Graph of namespaces and emulated links. Packets take the path of the least delay, and of the fewest links among those;
 /// both directions of a connection take one path.
 ///
-/// Each device has an address of its own (/32, and /128 in IPv6), from 198.18.0.1 on in the order of the links. Frames go
+/// Each device has an address of its own (/32, and /128 in IPv6): 198.18.1.1, 198.18.2.1 and so on in the order of the links. Frames go
 /// through a router as they are: it counts down no time to live, and sends no errors.
 #[derive(Debug)]
 pub struct Graph {
@@ -207,7 +208,7 @@ fn devices(ends: &[[usize; 2]], namespaces: usize) -> Result<Vec<Device>, Error>
                 name: format!("e{count}"),
                 link,
                 is_near,
-                addr: Ipv4Addr::new(198, 18, high, low).into(),
+                addr: Ipv4Addr::new(198, 18 + high, low, 1).into(),
             });
             *count += 1;
         }

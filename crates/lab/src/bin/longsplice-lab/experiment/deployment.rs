@@ -13,8 +13,8 @@ use super::scene::{Action, Scene, Step};
 
 /// Round trips between the node and its customers, and between the node and the servers, in milliseconds: those of a
 /// campus, and of an Internet.
-const LAN: [u64; 6] = [2, 4, 8, 20, 50, 120];
-const WAN: [u64; 6] = [10, 30, 60, 100, 180, 300];
+const LAN: [u64; 6] = [4, 8, 15, 30, 60, 120];
+const WAN: [u64; 6] = [10, 30, 60, 100, 150, 240];
 
 pub(super) const FIG14: Experiment = Experiment {
     name: "fig14",

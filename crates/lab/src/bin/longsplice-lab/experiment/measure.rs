@@ -404,6 +404,7 @@ mod tests {
             }],
             accelerators: vec![serde_json::json!({ "taken_over_total": 1 }); nodes],
             listed: Vec::new(),
+            refused: Vec::new(),
             cost: None,
             links: Vec::new(),
             lateness_p99_ms: 0.0,
@@ -484,7 +485,7 @@ mod tests {
                 .any(|reason| reason.contains("of 1 of 36 flows"))
         );
         assert_eq!(parts[1].points.len(), 36);
-        assert_eq!((parts[1].points[7].x, parts[1].points[7].y), (4.0, 30.0));
+        assert_eq!((parts[1].points[7].x, parts[1].points[7].y), (8.0, 30.0));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, ensure};
 use longsplice_lab::{Family, Graph, GraphSpec, LinkReport, Namespace, Verdict};
 use serde::Serialize;
 
@@ -12,6 +12,9 @@ use super::accelerator::{Accelerator, Program};
 use super::cost::{Clock, Cost};
 use super::load::{FlowOutcome, FlowSpec, Load};
 use super::queue::{QueueSample, Sampler};
+
+/// Longest time for which a request to a node is repeated while it is refused.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Most directions of late links that are named.
 const MOST_REASONS: usize = 4;
@@ -84,6 +87,9 @@ pub(crate) struct Outcome {
     /// Flows of the first node, as its daemon has listed them last.
     #[serde(skip)]
     pub(crate) listed: Vec<serde_json::Value>,
+    /// Requests to the first node that it refused.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) refused: Vec<String>,
     /// Cost of the run for the first node, where it is measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) cost: Option<Cost>,
@@ -107,6 +113,7 @@ impl Outcome {
         if late.len() > MOST_REASONS {
             against.push(format!("and so in {} more directions", late.len() - MOST_REASONS));
         }
+        against.extend_from_slice(&self.refused);
         for flow in &self.flows {
             let reason = |failure: &String| format!("port {}: {failure}", flow.port);
             against.extend(flow.failure.iter().map(reason));
@@ -180,7 +187,7 @@ impl Scene {
         let sampler = first
             .filter(|_| self.samples_queue)
             .map(|node| Sampler::start(node.name()));
-        let (flows, listed) = thread::scope(|scope| {
+        let (flows, taken) = thread::scope(|scope| {
             let start = Instant::now();
             let steps = accelerators
                 .first()
@@ -188,12 +195,11 @@ impl Scene {
             let flows = self
                 .load
                 .run(&graph, &spec, &self.flows, self.samples_every, seed);
-            let listed = steps.map_or(Ok(Vec::new()), |steps| {
-                steps.join().unwrap_or_else(|_| bail!("a thread has panicked"))
-            });
-            (flows, listed)
+            // A panic was printed when it happened.
+            let taken = steps.and_then(|steps| steps.join().ok()).unwrap_or_default();
+            (flows, taken)
         });
-        let (flows, listed) = (flows?, listed?);
+        let (flows, (listed, refused)) = (flows?, taken);
         let cost = cost()?
             .zip(cost_before)
             .map(|(after, before)| after.since(&before));
@@ -216,6 +222,7 @@ impl Scene {
             queue: sampler.map(Sampler::finish).unwrap_or_default(),
             accelerators: accelerators.iter().map(Accelerator::status).collect(),
             listed,
+            refused,
             cost,
             links,
             lateness_p99_ms,
@@ -256,11 +263,13 @@ impl Scene {
     }
 }
 
-/// Makes the requests of a run when they are due, and returns the flows that were listed last.
-fn take(steps: &[Step], accelerator: &Accelerator, start: Instant) -> anyhow::Result<Vec<serde_json::Value>> {
-    let mut listed = Vec::new();
+/// Makes the requests of a run when they are due. Returns the flows that were listed last, and the requests that were
+/// refused for too long.
+fn take(steps: &[Step], accelerator: &Accelerator, start: Instant) -> (Vec<serde_json::Value>, Vec<String>) {
+    let (mut listed, mut refused) = (Vec::new(), Vec::new());
     for step in steps {
-        thread::sleep((start + step.at).saturating_duration_since(Instant::now()));
+        let due = start + step.at;
+        thread::sleep(due.saturating_duration_since(Instant::now()));
         let flows = accelerator.flows();
         let request = match step.action {
             Action::List => {
@@ -271,10 +280,17 @@ fn take(steps: &[Step], accelerator: &Accelerator, start: Instant) -> anyhow::Re
             Action::Unsplice => "unsplice",
         };
         for flow in flows.iter().filter_map(|flow| flow["id"].as_u64()) {
-            accelerator.post(&format!("/flows/{flow}/{request}"))?;
+            // A flow in loss recovery is not spliced: ask again.
+            while let Err(error) = accelerator.post(&format!("/flows/{flow}/{request}")) {
+                if due.elapsed() > PATIENCE {
+                    refused.push(error.to_string());
+                    break;
+                }
+                thread::sleep(Duration::from_millis(20));
+            }
         }
     }
-    Ok(listed)
+    (listed, refused)
 }
 
 /// Sets the initial congestion window of all routes of a namespace.

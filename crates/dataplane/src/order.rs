@@ -1,0 +1,110 @@
+//! Looks at the order of programs at a hook: one that stands before ours decides about each packet first.
+
+use std::{
+    ffi::CStr,
+    io,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+};
+
+use libbpf_rs::libbpf_sys;
+
+use crate::pins::owned;
+
+/// Maximum number of programs at a hook: `BPF_MPROG_MAX` (linux/bpf_mprog.h).
+const MOST: usize = 64;
+
+/// Program of another owner that stands before ours.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Foreign {
+    /// Name of the hook, `ingress` or `egress`.
+    pub hook: &'static str,
+    /// Number of the program, as `bpftool prog` shows it.
+    pub id: u32,
+    /// Name of the program; at most 15 characters.
+    pub name: String,
+}
+
+/// Identity of a program.
+struct Identity {
+    id: u32,
+    /// Hash of its instructions: programs of other instances of the same version have the same one.
+    tag: [u8; 8],
+    name: String,
+}
+
+/// Returns the programs that stand before ours at a tcx hook of this kind of an interface. Those of other instances of the
+/// same version pass on what is not theirs, and are left out. A kernel without tcx has none.
+pub(crate) fn before(
+    ours: BorrowedFd<'_>,
+    ifindex: u32,
+    (hook, kind): (&'static str, u32),
+) -> io::Result<Vec<Foreign>> {
+    let ids = match query(ifindex, kind) {
+        Err(e) if matches!(e.raw_os_error(), Some(libc::EINVAL | libc::ENODEV)) => return Ok(Vec::new()),
+        ids => ids?,
+    };
+    if ids.len() < 2 {
+        return Ok(Vec::new());
+    }
+    let ours = identity(ours)?;
+    let Some(place) = ids.iter().position(|&id| id == ours.id) else {
+        return Ok(Vec::new());
+    };
+    let mut foreign = Vec::new();
+    for &id in &ids[..place] {
+        // A program may end between the two questions.
+        let Ok(program) = open(id) else { continue };
+        let its = identity(program.as_fd())?;
+        if its.tag != ours.tag {
+            foreign.push(Foreign {
+                hook,
+                id,
+                name: its.name,
+            });
+        }
+    }
+    Ok(foreign)
+}
+
+/// Returns the numbers of the programs at a hook, in their order.
+fn query(ifindex: u32, kind: u32) -> io::Result<Vec<u32>> {
+    let mut ids = vec![0_u32; MOST];
+    let mut opts = libbpf_sys::bpf_prog_query_opts {
+        sz: size_of::<libbpf_sys::bpf_prog_query_opts>() as libbpf_sys::size_t,
+        prog_ids: ids.as_mut_ptr(),
+        ..Default::default()
+    };
+    opts.__bindgen_anon_1.count = MOST as u32;
+    // SAFETY: options and an array of `count` elements that outlive the call.
+    let err = unsafe { libbpf_sys::bpf_prog_query_opts(ifindex as i32, kind, &raw mut opts) };
+    if err < 0 {
+        return Err(io::Error::from_raw_os_error(-err));
+    }
+    // SAFETY: both fields of the union are the same integer.
+    ids.truncate(unsafe { opts.__bindgen_anon_1.count } as usize);
+    Ok(ids)
+}
+
+fn open(id: u32) -> io::Result<OwnedFd> {
+    // SAFETY: an integer.
+    owned(unsafe { libbpf_sys::bpf_prog_get_fd_by_id(id) })
+}
+
+fn identity(program: BorrowedFd<'_>) -> io::Result<Identity> {
+    // SAFETY: integers and addresses, for which zero is a value.
+    let mut info: libbpf_sys::bpf_prog_info = unsafe { std::mem::zeroed() };
+    let mut len = size_of_val(&info) as u32;
+    // SAFETY: a valid descriptor, and a buffer of `len` bytes that outlives the call.
+    let err =
+        unsafe { libbpf_sys::bpf_prog_get_info_by_fd(program.as_raw_fd(), &raw mut info, &raw mut len) };
+    if err < 0 {
+        return Err(io::Error::from_raw_os_error(-err));
+    }
+    // SAFETY: the kernel ends the name with a zero, within the array.
+    let name = unsafe { CStr::from_ptr(info.name.as_ptr()) };
+    Ok(Identity {
+        id: info.id,
+        tag: info.tag,
+        name: name.to_string_lossy().into_owned(),
+    })
+}

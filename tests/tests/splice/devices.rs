@@ -1,0 +1,94 @@
+//! Legs over devices of kinds that hosts of containers have: a bridge, macvlan; both legs over one interface.
+
+use std::net::{SocketAddr, TcpListener};
+
+use longsplice_lab::{Line, LineOptions, Namespace};
+use longsplice_tests::{Bed, Config, Daemon, Pair, Policy, veth_line};
+
+const BYTES: u64 = 1 << 20;
+const BOTH: [(Policy<'static>, &str); 2] = [
+    (Policy::ON_DEMAND, "detached"),
+    (Policy::ON_DEMAND_DORMANT, "dormant"),
+];
+
+/// Runs `ip` with these words; IPv4 addresses are converted to the family of the tests.
+fn ip(namespace: &Namespace, words: &str) {
+    let line = longsplice_tests::line(words);
+    let done = namespace
+        .command("ip")
+        .args(line.split_whitespace())
+        .output()
+        .unwrap();
+    assert!(done.status.success(), "ip {line}: {done:?}");
+}
+
+fn net(name: &str) -> Line {
+    veth_line(name, LineOptions::default())
+}
+
+/// Moves the forwarder's address on the client's side to another device over `f0`.
+fn move_address(net: &Line, device: &str) {
+    ip(&net.forwarder, "addr del 198.18.1.2/24 dev f0");
+    ip(&net.forwarder, &format!("addr add 198.18.1.2/24 dev {device}"));
+    ip(&net.forwarder, &format!("link set {device} up"));
+}
+
+/// Splices and comes back, twice.
+fn to_and_fro(daemon: &Daemon, pair: &mut Pair, state: &str) {
+    let port = pair.client_port();
+    for _ in 0..2 {
+        pair.exchange(BYTES);
+        let flow = daemon.wait_state(port, &["relay"]);
+        daemon.splice(flow.id).unwrap();
+        daemon.wait_state(port, &[state]);
+        pair.exchange(BYTES);
+        let flow = daemon.wait_state(port, &[state]);
+        daemon.unsplice(flow.id).unwrap();
+        daemon.wait_state(port, &["relay", "undraining"]);
+    }
+    pair.exchange(BYTES);
+    pair.close();
+    let status = daemon.wait_status("all returns", |s| s.resumed_total == 2);
+    assert!(status.segments("forwarded") > 0, "{status:?}");
+}
+
+#[test]
+fn a_leg_over_a_bridge() {
+    for (policy, state) in BOTH {
+        let net = net("dev-bridge");
+        ip(&net.forwarder, "link add br0 type bridge");
+        ip(&net.forwarder, "link set f0 master br0");
+        move_address(&net, "br0");
+        let bed = Bed::on(net, policy, |c| c);
+        let mut pair = bed.connect();
+        to_and_fro(&bed.daemon, &mut pair, state);
+    }
+}
+
+#[test]
+fn a_leg_over_macvlan() {
+    for (policy, state) in BOTH {
+        let net = net("dev-macvlan");
+        ip(&net.forwarder, "link add mv0 link f0 type macvlan mode bridge");
+        move_address(&net, "mv0");
+        let bed = Bed::on(net, policy, |c| c);
+        let mut pair = bed.connect();
+        to_and_fro(&bed.daemon, &mut pair, state);
+    }
+}
+
+/// The server is where the client is: segments leave by the interface by which they came.
+#[test]
+fn both_legs_over_one_interface() {
+    for (policy, state) in BOTH {
+        let net = net("dev-same");
+        let target = SocketAddr::from((net.client_addr, 7000));
+        let listener = net.client.run(|| TcpListener::bind(target)).unwrap().unwrap();
+        let front = SocketAddr::from((net.forwarder_client_addr, 8080));
+        let config = Config::new().listener(front, target, policy.splice, policy.detach);
+        let mut daemon = Daemon::of(&config);
+        daemon.start(&net.forwarder);
+        let mut pair = Pair::connect(&net.client, front, &listener);
+        to_and_fro(&daemon, &mut pair, state);
+    }
+}
