@@ -2,7 +2,10 @@
 /*
  * Defines the types that the kernel half shares with Rust, which reads them out of the object's BTF: none of
  * them is written a second time. A change of any layout or meaning raises LS_ABI_VERSION: pinned maps carry
- * it, and a daemon of another version refuses them.
+ * it, and a daemon of another version converts them. It finds the fields of struct ls_flow and struct ls_slot
+ * by their names (docs/decisions/0034). So a name keeps its meaning in all versions, as do the values of enum
+ * ls_mode and enum ls_placement; a new meaning gets a new name. The fields of struct ls_meta up to
+ * `lo_forwarding` keep their places.
  */
 #ifndef LONGSPLICE_ABI_H
 #define LONGSPLICE_ABI_H
@@ -311,6 +314,13 @@ struct ls_move {
 	__u32 identity[2]; /* demote: 1 if the direction changes nothing */
 };
 
+/* Argument of the program `catch_up`: what segments noted in a predecessor's record after it was copied. */
+struct ls_catch_up {
+	__u32 number;	      /* 2 * flow + side + 1 */
+	__u32 bytes;	      /* payload bytes translated since */
+	struct ls_record rec; /* the predecessor's record now */
+};
+
 /* Transitions that the program `wake` can make. */
 enum ls_wake_how {
 	LS_W_GO_ON = 0,	    /* to UNDRAIN: the ends deliver the forwarded payload */
@@ -382,6 +392,7 @@ struct ls_types {
 	struct ls_handshake handshake;
 	enum ls_verdict verdict;
 	struct ls_move move;
+	struct ls_catch_up catch_up;
 	struct ls_flow flow;
 	struct ls_buckets buckets;
 	struct ls_entry entry;

@@ -103,6 +103,27 @@ int demote(struct ls_move *move)
 	return gone;
 }
 
+/* Notes in a direction's current record what segments noted in the record that it is a copy of. Returns 0, or
+ * 1 if the direction is gone. */
+SEC("syscall")
+int catch_up(struct ls_catch_up *arg)
+{
+	struct flow_ref flow;
+	struct ls_record *rec = find_by_number(arg->number, &flow);
+	const struct ls_record *from = &arg->rec;
+
+	if (!rec || rec->serial != from->serial)
+		return 1;
+	if (flow.placement == LS_ALONE) {
+		seq_advance(&rec->ts_high, from->ts_high);
+		seq_advance(&rec->tsval_off, from->tsval_off);
+		return 0;
+	}
+	merge(flow.rec, from);
+	add_bytes(flow.rec, arg->bytes);
+	return 0;
+}
+
 /* Copies a direction from its record into the slot. Returns 0, or 1 if the record is gone or is not a
  * detached flow's. */
 static __always_inline int copy_side(struct ls_slot *slot, int side, const struct ls_tuple *key)

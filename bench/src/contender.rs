@@ -5,9 +5,11 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use longsplice::admin::Status;
 use longsplice_lab::topology::Nodes;
 
 use crate::daemon::{Daemon, Instance, Policy};
+use crate::diversion::Diversion;
 use crate::filter::{self, Filter};
 use crate::holder::Held;
 use crate::iperf::{self, Bulk};
@@ -18,6 +20,16 @@ use crate::wait;
 
 /// Environment variable that names the program of an earlier version.
 pub(crate) const BEFORE: &str = "LONGSPLICE_BEFORE";
+
+/// Options under which an accelerator keeps every connection, on the shortest path.
+pub(crate) const KEEP: &[&str] = &[
+    "--min-rtt",
+    "0s",
+    "--min-gain",
+    "1.01",
+    "--standing-queue",
+    "keep",
+];
 
 /// Longest time until 8,000 open connections are detached.
 const DETACH: Duration = Duration::from_secs(60);
@@ -51,6 +63,14 @@ pub(crate) enum Contender {
     Nginx,
     /// nginx's stream module, with its default buffers: slower, and smaller.
     NginxDefault,
+    /// nginx's stream module as a transparent relay of every connection, the design of PEPsal.
+    NginxTransparent,
+    /// Longsplice's accelerator on the way, for other ports.
+    PassedThrough,
+    /// Longsplice's accelerator, which decides on each connection.
+    Accelerated,
+    /// Longsplice's accelerator, which keeps each connection taken over.
+    TakenOver,
 }
 
 impl Contender {
@@ -69,6 +89,10 @@ impl Contender {
             Contender::HaProxyCopy => "HAProxy, copying",
             Contender::Nginx => "nginx stream",
             Contender::NginxDefault => "nginx stream, 16 KiB",
+            Contender::NginxTransparent => "nginx stream, transparent",
+            Contender::PassedThrough => "longsplice, passed through",
+            Contender::Accelerated => "longsplice, accelerator",
+            Contender::TakenOver => "longsplice, taken over",
         }
     }
 }
@@ -95,6 +119,8 @@ pub(crate) struct Standing<'a> {
     pub(crate) splices: bool,
     /// Rules that the router compares packets with.
     _filter: Option<Filter<'a>>,
+    /// Rules that bring connections to a transparent relay.
+    _diversion: Option<Diversion<'a>>,
 }
 
 impl Standing<'_> {
@@ -102,6 +128,14 @@ impl Standing<'_> {
     pub(crate) fn pid(&self) -> Option<u32> {
         let daemon = self.daemon.as_ref().map(Daemon::pid);
         daemon.or(self.peer.as_ref().map(Peer::pid))
+    }
+
+    /// Returns the state of the daemon in the middle.
+    pub(crate) fn status(&self) -> Result<Status> {
+        self.daemon
+            .as_ref()
+            .context("no daemon is in the middle")?
+            .status()
     }
 
     /// Returns the number of connections of the stream that were spliced, if the contender splices: none where only one
@@ -190,6 +224,20 @@ impl<'a> Rig<'a> {
                     peer: None,
                     splices: false,
                     _filter: filters.then(|| filter::start(room, middle)).transpose()?,
+                    _diversion: None,
+                });
+            }
+            Contender::PassedThrough => return self.accelerate(&["--port", "9"]),
+            Contender::Accelerated => return self.accelerate(&[]),
+            Contender::TakenOver => return self.accelerate(KEEP),
+            Contender::NginxTransparent => {
+                return Ok(Standing {
+                    at: to,
+                    daemon: None,
+                    peer: Some(peers::nginx_transparent(room, middle, at, to, peers::SMALL)?),
+                    splices: false,
+                    _filter: None,
+                    _diversion: Some(Diversion::start(room, middle, to, at)?),
                 });
             }
             Contender::Spliced => longsplice("now", "now")?,
@@ -215,6 +263,20 @@ impl<'a> Rig<'a> {
             peer,
             splices: contender == Contender::Spliced,
             _filter: None,
+            _diversion: None,
+        })
+    }
+
+    /// Starts an accelerator in the router.
+    fn accelerate(&self, options: &[&str]) -> Result<Standing<'a>> {
+        let daemon = Daemon::accelerate(&Instance::new(self.room)?, &self.nodes.forwarder, options)?;
+        Ok(Standing {
+            at: self.server(),
+            daemon: Some(daemon),
+            peer: None,
+            splices: false,
+            _filter: None,
+            _diversion: None,
         })
     }
 

@@ -4,13 +4,14 @@ use std::fs;
 use std::net::SocketAddr;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use longsplice::admin::client::Client;
 use longsplice::admin::{Places, Status};
 use longsplice_engine::{FlowId, FlowInfo};
+use longsplice_lab::topology::{F0, F1};
 use longsplice_lab::{Namespace, NsCommand, Process};
 use rustix::process::Signal;
 use serde::de::DeserializeOwned;
@@ -32,14 +33,14 @@ pub(crate) struct Instance {
 
 impl Instance {
     /// Creates a name that no daemon had before.
-    pub(crate) fn new(room: &Room) -> Result<Rc<Self>> {
+    pub(crate) fn new(room: &Room) -> Result<Arc<Self>> {
         Ok(Instance::of(room, room.program("longsplice")?))
     }
 
     /// Creates a name for a daemon of another program.
-    pub(crate) fn of(room: &Room, program: PathBuf) -> Rc<Self> {
+    pub(crate) fn of(room: &Room, program: PathBuf) -> Arc<Self> {
         let name = room.instance();
-        Rc::new(Instance {
+        Arc::new(Instance {
             files: room.file(&name),
             program,
             name,
@@ -84,7 +85,7 @@ impl Drop for Instance {
 #[derive(Debug)]
 pub(crate) struct Daemon {
     process: Process,
-    instance: Rc<Instance>,
+    instance: Arc<Instance>,
 }
 
 /// Policy of a listener: the values of options.
@@ -120,7 +121,7 @@ impl<'a> Policy<'a> {
 impl Daemon {
     /// Starts `longsplice forward`, and waits until it is ready.
     pub(crate) fn forward(
-        instance: &Rc<Instance>,
+        instance: &Arc<Instance>,
         namespace: &Namespace,
         listen: SocketAddr,
         to: SocketAddr,
@@ -141,10 +142,24 @@ impl Daemon {
         Self::start(command, instance)
     }
 
+    /// Starts `longsplice accelerate` between both sides of a forwarder, with more options, and waits until it is ready.
+    pub(crate) fn accelerate(
+        instance: &Arc<Instance>,
+        namespace: &Namespace,
+        options: &[&str],
+    ) -> Result<Self> {
+        let command = namespace
+            .command(instance.program())
+            .args(["accelerate", "--inside", F0, "--outside", F1])
+            .args(options)
+            .args(["--instance", instance.name()]);
+        Self::start(command, instance)
+    }
+
     /// Starts `longsplice run` with a listener for each policy, and waits until it is ready; returns their
     /// addresses, too.
     pub(crate) fn listeners(
-        instance: &Rc<Instance>,
+        instance: &Arc<Instance>,
         namespace: &Namespace,
         first: SocketAddr,
         to: SocketAddr,
@@ -168,7 +183,7 @@ impl Daemon {
     }
 
     /// Starts `longsplice run` with this configuration, and waits until it is ready.
-    pub(crate) fn run(instance: &Rc<Instance>, namespace: &Namespace, config: &str) -> Result<Self> {
+    pub(crate) fn run(instance: &Arc<Instance>, namespace: &Namespace, config: &str) -> Result<Self> {
         let file = instance.file("toml");
         fs::write(&file, config).with_context(|| format!("write {}", file.display()))?;
         let command = namespace
@@ -180,7 +195,7 @@ impl Daemon {
     }
 
     /// Starts it, and waits for the notification that services send to systemd.
-    fn start(command: NsCommand<'_>, instance: &Rc<Instance>) -> Result<Self> {
+    fn start(command: NsCommand<'_>, instance: &Arc<Instance>) -> Result<Self> {
         let path = instance.file("notify");
         // The socket exists if a daemon of this instance ran before.
         let _ = fs::remove_file(&path);
@@ -192,7 +207,7 @@ impl Daemon {
             .spawn()?;
         let daemon = Daemon {
             process,
-            instance: Rc::clone(instance),
+            instance: Arc::clone(instance),
         };
         let deadline = Instant::now() + START;
         let mut word = [0; 256];
@@ -223,12 +238,24 @@ impl Daemon {
         self.ask("GET", "/flows")
     }
 
+    /// Has a connection spliced (`splice`) or brought back (`unsplice`).
+    ///
+    /// # Errors
+    /// Fails if the daemon cannot do that now.
+    pub(crate) fn order(&self, id: FlowId, what: &str) -> Result<()> {
+        self.request("POST", &format!("/flows/{id}/{what}")).map(drop)
+    }
+
     fn ask<T: DeserializeOwned>(&self, method: &str, path: &str) -> Result<T> {
+        let answer = self.request(method, path)?;
+        serde_json::from_str(&answer).with_context(|| format!("understand the answer to {method} {path}"))
+    }
+
+    fn request(&self, method: &str, path: &str) -> Result<String> {
         let instance = self.instance.name().parse()?;
         let client = Client::connect(&Places::of_this_user(), &instance, None);
         let answer = client.and_then(|client| client.request(method, path));
-        let answer = answer.with_context(|| format!("{method} {path}:\n{}", self.instance.last_words()))?;
-        serde_json::from_str(&answer).with_context(|| format!("understand the answer to {method} {path}"))
+        answer.with_context(|| format!("{method} {path}:\n{}", self.instance.last_words()))
     }
 
     /// Returns one of its connections.

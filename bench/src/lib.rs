@@ -4,7 +4,7 @@
 //! | module | what it does |
 //! |---|---|
 //! | `supervise` | runs the work in a child, and removes its remains after any end |
-//! | `daemon`, `peers`, `filter`, `contender` | start and stop a contender in the middle |
+//! | `daemon`, `peers`, `filter`, `diversion`, `contender` | start and stop a contender in the middle |
 //! | `inside` | runs the library itself in the middle, in this process |
 //! | `cores` | gives the middle a core of its own |
 //! | `switches` | start and stop a switch between HTTP clients and a file server |
@@ -20,6 +20,7 @@ mod contender;
 mod cores;
 mod daemon;
 pub mod demo;
+mod diversion;
 mod fetch;
 mod filter;
 mod holder;

@@ -16,6 +16,7 @@ const HAPROXY: &str = include_str!("../peers/haproxy.cfg");
 const HAPROXY_SPLICE: &str = include_str!("../peers/haproxy-splice.cfg");
 const HAPROXY_COPY: &str = include_str!("../peers/haproxy-copy.cfg");
 const NGINX_STREAM: &str = include_str!("../peers/nginx-stream.conf");
+const NGINX_TRANSPARENT: &str = include_str!("../peers/nginx-transparent.conf");
 const HAPROXY_HTTP: &str = include_str!("../peers/haproxy-http.cfg");
 const NGINX_PROXY: &str = include_str!("../peers/nginx-proxy.conf");
 const NGINX_FILES: &str = include_str!("../peers/nginx-files.conf");
@@ -131,6 +132,24 @@ pub(crate) fn nginx_stream(
         ],
     )?;
     start(room, at, nginx(at, &file), "nginx-stream", listen)
+}
+
+/// Starts nginx as a transparent relay of what a [`Diversion`](crate::diversion::Diversion) brings it, and waits until it
+/// listens.
+pub(crate) fn nginx_transparent(
+    room: &Room,
+    at: &Namespace,
+    listen: SocketAddr,
+    to: SocketAddr,
+    buffer: &str,
+) -> Result<Peer> {
+    let values = [
+        ("LISTEN", listen.to_string()),
+        ("TO", to.to_string()),
+        ("BUFFER", buffer.to_owned()),
+    ];
+    let file = configuration(room, "nginx-transparent.conf", NGINX_TRANSPARENT, &values)?;
+    start(room, at, nginx(at, &file), "nginx-transparent", listen)
 }
 
 /// Starts nginx as a web server with the files of `root`, and waits until it listens.

@@ -20,6 +20,8 @@ pub(crate) enum Table {
     Review,
     /// Cost of the middle, of the fourteenth: `14.1`.
     Middle,
+    /// Transparent accelerator, of the fifteenth: `15.1`.
+    Accelerator,
 }
 
 /// Row of a table.
@@ -33,13 +35,14 @@ pub(crate) struct Row {
 
 impl Table {
     /// All tables, in the order in which they are shown.
-    pub(crate) const ALL: [Table; 6] = [
+    pub(crate) const ALL: [Table; 7] = [
         Table::Splice,
         Table::Return,
         Table::Translation,
         Table::Switch,
         Table::Review,
         Table::Middle,
+        Table::Accelerator,
     ];
 
     /// Returns the prefix of the numbers of its rows.
@@ -51,6 +54,7 @@ impl Table {
             Table::Switch => "5.",
             Table::Review => "13.",
             Table::Middle => "14.",
+            Table::Accelerator => "15.",
         }
     }
 
@@ -63,6 +67,7 @@ impl Table {
             Table::Switch => "The URL-aware switch",
             Table::Review => "Nothing lost, no peer harmed",
             Table::Middle => "What the middle costs",
+            Table::Accelerator => "The transparent accelerator",
         }
     }
 }
@@ -112,6 +117,14 @@ impl Row {
     pub(crate) const fn middle(number: u8) -> Self {
         Row {
             table: Table::Middle,
+            number,
+        }
+    }
+
+    /// Returns a row of the accelerator's.
+    pub(crate) const fn accelerator(number: u8) -> Self {
+        Row {
+            table: Table::Accelerator,
             number,
         }
     }

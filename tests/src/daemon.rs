@@ -42,6 +42,9 @@ pub struct Daemon {
     prefix: Vec<String>,
     args: Vec<String>,
     process: Option<Process>,
+    /// Processes that a successor has replaced, and that may still finish their connections.
+    replaced: Vec<Process>,
+    binary: PathBuf,
     starts: u32,
     guest: bool,
 }
@@ -61,6 +64,8 @@ impl Daemon {
             prefix: Vec::new(),
             args: args.iter().map(|s| (*s).to_owned()).collect(),
             process: None,
+            replaced: Vec::new(),
+            binary: binary::path().to_owned(),
             starts: 0,
             guest: false,
         }
@@ -107,6 +112,20 @@ impl Daemon {
         Path::new("/sys/fs/bpf").join(format!("longsplice-{}", self.instance))
     }
 
+    /// Returns the folders of the pins of all its generations.
+    pub fn generations(&self) -> Vec<PathBuf> {
+        let name = format!("longsplice-{}", self.instance);
+        let is_its = |path: &PathBuf| {
+            let rest = path
+                .file_name()
+                .and_then(|n| n.to_str())
+                .and_then(|n| n.strip_prefix(&name));
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['+', '~']))
+        };
+        let entries = fs::read_dir("/sys/fs/bpf").into_iter().flatten().flatten();
+        entries.map(|entry| entry.path()).filter(is_its).collect()
+    }
+
     /// Starts it in `namespace` and waits until it serves.
     pub fn start(&mut self, namespace: &Namespace) {
         self.spawn(namespace);
@@ -129,12 +148,80 @@ impl Daemon {
         }
     }
 
+    /// Starts a successor that replaces it, and waits until that serves.
+    pub fn replace(&mut self, namespace: &Namespace) {
+        let old = self.process.take().expect("it runs");
+        let before = old.pid();
+        self.replaced.push(old);
+        self.spawn_with(namespace, &["--replace"]);
+        eventually("the successor to serve", SOON, || {
+            let running = self.process().is_running();
+            assert!(running, "the successor ended at once:\n{}", self.log());
+            let pid = self.get("/status").map(|_| self.status().pid)?;
+            assert!(
+                pid == before || pid == self.pid(),
+                "another process serves: {pid}"
+            );
+            (pid == self.pid()).then_some(())
+        });
+    }
+
+    /// Starts a successor that cannot serve, waits for its end, and leaves this process in its place.
+    pub fn replace_in_vain(&mut self, namespace: &Namespace, hurry: impl FnOnce(&Daemon)) -> Exit {
+        let old = self.process.take();
+        self.spawn_with(namespace, &["--replace"]);
+        hurry(self);
+        let status = self.process().wait(patient(SOON)).unwrap().expect("it ends");
+        let exit = Exit {
+            code: status.code(),
+            says: self.log(),
+        };
+        self.process = old;
+        exit
+    }
+
+    /// Kills the processes that were replaced, with SIGKILL.
+    pub fn kill_replaced(&mut self) {
+        self.replaced.clear();
+    }
+
+    /// Waits until the processes that were replaced have ended, and returns their exit codes.
+    pub fn join_replaced(&mut self) -> Vec<Option<i32>> {
+        let end = |process: Process| process.wait(patient(SOON)).unwrap().expect("it ends").code();
+        self.replaced.drain(..).map(end).collect()
+    }
+
+    /// Runs another build of the daemon, from its next start on.
+    pub fn use_binary(&mut self, binary: &Path) {
+        self.binary = binary.to_owned();
+    }
+
+    /// Starts it and kills it as soon as `condition` holds; it must hold before the daemon serves for long.
+    pub fn start_until(&mut self, namespace: &Namespace, condition: impl Fn(&Daemon) -> bool) {
+        self.spawn(namespace);
+        let limit = std::time::Instant::now() + patient(SOON);
+        // Look without a pause: the moment is short.
+        while !condition(self) {
+            assert!(
+                std::time::Instant::now() < limit,
+                "waited in vain:\n{}",
+                self.log()
+            );
+        }
+        self.kill();
+    }
+
     fn spawn(&mut self, namespace: &Namespace) {
         assert!(self.process.is_none(), "it runs already");
+        self.spawn_with(namespace, &[]);
+    }
+
+    fn spawn_with(&mut self, namespace: &Namespace, more: &[&str]) {
         self.starts += 1;
         let mut words = self.prefix.clone();
-        words.push(binary::path().display().to_string());
+        words.push(self.binary.display().to_string());
         words.extend(self.args.clone());
+        words.extend(more.iter().map(|s| (*s).to_owned()));
         let command = namespace
             .command(&words[0])
             .args(&words[1..])
@@ -357,8 +444,12 @@ impl Drop for Daemon {
             self.show();
         }
         drop(self.process.take());
+        self.replaced.clear();
         if !self.guest {
             remove_pins(&self.pins());
+            for dir in self.generations() {
+                remove_pins(&dir);
+            }
             // A killed daemon leaves its lock file. (A daemon ignores a lock whose file has lost its name.)
             let lock = format!("{}.lock", self.instance);
             let _ = fs::remove_file(Path::new("/run/longsplice").join(lock));

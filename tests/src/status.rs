@@ -47,6 +47,7 @@ pub struct Accelerator {
     pub taken_over_total: u64,
     pub taken_over_again_total: BTreeMap<String, u64>,
     pub released_total: u64,
+    pub released_by_reason: BTreeMap<String, u64>,
     pub early_failures_total: u64,
     pub passed_through_total: BTreeMap<String, u64>,
 }

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::net::SocketAddr;
 use std::process::{Command, Stdio};
-use std::rc::Rc;
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ const POLICY: Policy<'_> = Policy::new("never", "now");
 /// State that the steps share.
 struct Stage<'a> {
     net: &'a Line,
-    instance: Rc<Instance>,
+    instance: Arc<Instance>,
     front: SocketAddr,
     web: SocketAddr,
 }

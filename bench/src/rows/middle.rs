@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::rc::Rc;
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ pub(super) struct Middle {
     /// Flows that were there long after both their ends had gone.
     stuck: RefCell<BTreeMap<FlowId, FlowInfo>>,
     _server: TrafficServer,
-    _instance: Rc<Instance>,
+    _instance: Arc<Instance>,
 }
 
 impl Middle {

@@ -26,12 +26,12 @@ const CONTENDERS: [Contender; 6] = [
 /// Largest number of attempts at a round in which the middle's work is too short to be seen.
 const ATTEMPTS: u32 = 3;
 
-/// Figure of both rows.
-const CPU: &str = "CPU s of the middle's core per GB";
+/// Figure of the rows.
+pub(super) const CPU: &str = "CPU s of the middle's core per GB";
 
 /// One contender in one round.
 #[derive(Debug)]
-struct Round {
+pub(super) struct Round {
     contender: Contender,
     bulk: Bulk,
     work: Work,
@@ -50,6 +50,21 @@ pub(super) fn wire_size(scope: &Scope<'_>) -> Result<Results> {
 }
 
 fn run(scope: &Scope<'_>, offloads: bool, row: Row, measure: &str) -> Result<Results> {
+    let all = rounds(scope, offloads, &CONTENDERS)?;
+    let comparison = Comparison::of(Target::Shown { aim: 1.0 }, Contender::Spliced.title(), CPU);
+    let series = CONTENDERS
+        .into_iter()
+        .flat_map(|contender| series(contender, &all));
+    Ok(Results::of(series).find(Finding::new(
+        row,
+        measure,
+        comparison.to([Contender::Router.title()]),
+        "core 0 is the middle's, core 1 that of both ends",
+    )))
+}
+
+/// Measures some contenders in turn.
+pub(super) fn rounds(scope: &Scope<'_>, offloads: bool, contenders: &[Contender]) -> Result<Vec<Round>> {
     let options = LineOptions {
         router: true,
         offloads,
@@ -63,7 +78,7 @@ fn run(scope: &Scope<'_>, offloads: bool, row: Row, measure: &str) -> Result<Res
     };
     let mut all: Vec<Round> = Vec::new();
     for _ in 0..scope.count(7, 1) {
-        for contender in CONTENDERS {
+        for &contender in contenders {
             let round = one(scope, &rig, contender).with_context(|| contender.title())?;
             eprintln!(
                 "   {:<22} {:.3} CPU s of the middle per GB; {:5.2} Gbit/s, middle {:3.0} % busy",
@@ -75,16 +90,7 @@ fn run(scope: &Scope<'_>, offloads: bool, row: Row, measure: &str) -> Result<Res
             all.push(round);
         }
     }
-    let comparison = Comparison::of(Target::Shown { aim: 1.0 }, Contender::Spliced.title(), CPU);
-    let series = CONTENDERS
-        .into_iter()
-        .flat_map(|contender| series(contender, &all));
-    Ok(Results::of(series).find(Finding::new(
-        row,
-        measure,
-        comparison.to([Contender::Router.title()]),
-        "core 0 is the middle's, core 1 that of both ends",
-    )))
+    Ok(all)
 }
 
 fn one(scope: &Scope<'_>, rig: &Rig<'_>, contender: Contender) -> Result<Round> {
@@ -134,7 +140,8 @@ impl Round {
     }
 }
 
-fn series(contender: Contender, all: &[Round]) -> [Series; 4] {
+/// Returns the series of a contender.
+pub(super) fn series(contender: Contender, all: &[Round]) -> [Series; 4] {
     let mine = || all.iter().filter(move |round| round.contender == contender);
     let splices = mine().filter_map(|round| round.bulk.splices).min();
     let of = |figure, value: fn(&Round) -> f64| {

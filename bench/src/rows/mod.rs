@@ -1,5 +1,6 @@
 //! Measures the rows of the tables that Longsplice must reach (`make bench`), one module for each experiment.
 
+mod accelerator;
 mod beside;
 mod bulk;
 mod cycles;
@@ -48,7 +49,7 @@ struct Args {
     quick: bool,
     /// Only these rows of the tables: 1 to 10 of the splice, 3.1 to 3.6 of the way back, 4.1 to 4.7 of the
     /// complete translation, 5.1 to 5.6 of the switch, 13.5 of the review, 14.1 to 14.4 of the
-    /// middle's cost [default: all]
+    /// middle's cost, 15.1 to 15.6 of the accelerator [default: all]
     #[arg(long, value_delimiter = ',', value_name = "ROW", value_parser = known_row)]
     rows: Vec<Row>,
     /// Directory of the run's file [default: bench/results, or target/bench if shortened]
@@ -267,6 +268,31 @@ const EXPERIMENTS: &[Experiment] = &[
         rows: &[Row::middle(4)],
         title: "one bulk stream beside an earlier version",
         run: beside::run,
+    },
+    Experiment {
+        rows: &[Row::accelerator(1)],
+        title: "CPU of a router for what its accelerator passes through",
+        run: accelerator::passed::run,
+    },
+    Experiment {
+        rows: &[Row::accelerator(2)],
+        title: "duration of a take-over",
+        run: accelerator::take_over::run,
+    },
+    Experiment {
+        rows: &[Row::accelerator(3), Row::accelerator(6)],
+        title: "memory of an idle accelerated connection",
+        run: accelerator::idle::run,
+    },
+    Experiment {
+        rows: &[Row::accelerator(4)],
+        title: "releases and take-overs in mid-transfer",
+        run: accelerator::churn::run,
+    },
+    Experiment {
+        rows: &[Row::accelerator(5)],
+        title: "beside a transparent relay of every connection",
+        run: accelerator::relay::run,
     },
 ];
 

@@ -19,7 +19,7 @@ const AT_A_TIME: usize = 16;
 
 /// Connections through one contender.
 #[derive(Debug)]
-struct Batch {
+pub(super) struct Batch {
     contender: Contender,
     connections: usize,
     /// Work of the cores from the first connect until all were closed.
@@ -36,7 +36,7 @@ pub(super) fn run(scope: &Scope<'_>) -> Result<Results> {
     let mut all = Vec::new();
     for _ in 0..rounds {
         for contender in CONTENDERS {
-            let batch = measure(scope, contender, connections)?;
+            let batch = measure(scope, LineOptions::default(), contender, connections)?;
             eprintln!(
                 "   {:<22} {:6.0} connections for each busy second, {:6.0} by the clock",
                 contender.title(),
@@ -49,9 +49,14 @@ pub(super) fn run(scope: &Scope<'_>) -> Result<Results> {
     Ok(judge(&all))
 }
 
-fn measure(scope: &Scope<'_>, contender: Contender, connections: usize) -> Result<Batch> {
-    // Use new namespaces, without TIME-WAIT of the last round.
-    let net = Line::new("bench", LineOptions::default())?;
+/// Measures one contender in new namespaces, which have no TIME-WAIT of the last round.
+pub(super) fn measure(
+    scope: &Scope<'_>,
+    options: LineOptions,
+    contender: Contender,
+    connections: usize,
+) -> Result<Batch> {
+    let net = Line::new("bench", options)?;
     cores::part(&net)?;
     let rig = Rig {
         room: scope.room,
@@ -87,12 +92,12 @@ fn measure(scope: &Scope<'_>, contender: Contender, connections: usize) -> Resul
 
 impl Batch {
     /// Returns the connections for each second that the middle's core was busy.
-    fn rate(&self) -> f64 {
+    pub(super) fn rate(&self) -> f64 {
         self.connections as f64 / self.whole.busy[cores::MIDDLE]
     }
 
     /// Returns the connections for each second until all were open.
-    fn by_the_clock(&self) -> f64 {
+    pub(super) fn by_the_clock(&self) -> f64 {
         self.connections as f64 / self.open_seconds
     }
 }

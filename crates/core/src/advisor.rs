@@ -23,22 +23,25 @@
 //!   that slow start can still go on.
 //! - **BBR:** assumed for x if our own socket on its leg runs it; an operator that runs BBR here often does so on the
 //!   servers, too. A BBR sender beside a forwarder with another algorithm is not noticed.
+//! - **Full buffers:** an end is taken to have as much in flight as it had here, and 64 KB at least.
 //! - **Loss:** known for the retransmissions of our sockets; those of the peers are estimated from the segments that
 //!   arrive out of order.
 
+mod queue;
 mod sample;
 
 use std::time::Duration;
 
-use crate::reason::RelayReason;
+use crate::reason::{RelayReason, SpliceReason};
 
+pub use queue::{QueueWatch, StandingQueue};
 pub use sample::{CongestionControl, LegSample};
 
 /// Advice for a pair at this moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Advice {
-    /// Splice it.
-    Splice,
+    /// Splice it, for this reason.
+    Splice(SpliceReason),
     /// Continue to relay it.
     Wait {
         /// Reason: one of the `Advised…` reasons, or [`RelayReason::Recovery`].
@@ -64,6 +67,9 @@ pub struct Thresholds {
     /// can be judged, an idle pair over two long legs waits for a stream, and the queue on a sender's own leg counts as
     /// part of the path.
     pub is_final: bool,
+    /// True if a pair is spliced when a queue stands on a leg: its bottleneck is full, and a splice leaves other connections
+    /// their share of it. Where there are none, a relay is better: the sender's window was sized for its own leg.
+    pub yields_at_queue: bool,
 }
 
 impl Thresholds {
@@ -75,6 +81,7 @@ impl Thresholds {
             negligible_percent: 800,
             enough_percent: 75,
             is_final: false,
+            yields_at_queue: false,
         }
     }
 
@@ -89,6 +96,7 @@ impl Thresholds {
             negligible_percent: 100 * 100 / (gain - 100),
             enough_percent: 100 * 100 / u64::from(gain),
             is_final: true,
+            yields_at_queue: true,
         }
     }
 }
@@ -142,6 +150,22 @@ const FIRST_TIME: Duration = Duration::from_secs(3);
 const FINAL_BYTES: u64 = 1 << 20;
 const FINAL_TIME: Duration = Duration::from_secs(30);
 
+/// Longest time before the next look at a pair whose splice would be for good, apart from [`FINAL_LOOK_ROUNDS`]: a node
+/// that has become a hindrance must not remain one for long.
+const FINAL_LOOK: Duration = Duration::from_secs(1);
+const FINAL_LOOK_ROUNDS: u32 = 2;
+
+/// Time for which a queue must stand before a splice, and the same in round trips: slow start fills a queue for a moment
+/// on any path.
+const QUEUE_TIME: Duration = Duration::from_millis(400);
+const QUEUE_ROUNDS: u32 = 4;
+
+/// Share of the samples, in percent, from which on a full send buffer counts as the limit of a leg.
+const BUFFER_LIMITED_PERCENT: u32 = 50;
+
+/// Bytes that each end is taken to be able to have in flight: the largest window without scaling (RFC 7323).
+const USUAL_WINDOW: u64 = 64 << 10;
+
 /// Advises on a pair of connections, of which the client's leg and the server's leg were just sampled.
 ///
 /// `age` is the time since both legs were connected, and `bytes` the bytes relayed since, both directions together. The
@@ -159,16 +183,14 @@ pub fn advise(
         reason,
         again: path
             .saturating_mul(rounds)
-            .max(Duration::from_millis(at_least_ms)),
+            .max(Duration::from_millis(at_least_ms))
+            .min(thresholds.longest_wait(client, server, path)),
     };
     if client.rtt.is_zero() || server.rtt.is_zero() {
         return wait(RelayReason::AdvisedWait, 0, 50);
     }
     if client.recovering || server.recovering {
         return wait(RelayReason::Recovery, 4, 50);
-    }
-    if thresholds.lose_by_distance(client, server) || thresholds.lose_by_distance(server, client) {
-        return wait(RelayReason::AdvisedLoss, 0, 10_000);
     }
     let upward = Direction {
         thresholds,
@@ -182,6 +204,17 @@ pub fn advise(
         receiver: client,
         path,
     };
+    if age >= path.saturating_mul(FIRST_ROUNDS) && thresholds.is_final {
+        if upward.is_slowed_by_own_buffers() || downward.is_slowed_by_own_buffers() {
+            return Advice::Splice(SpliceReason::OwnBuffers);
+        }
+        if thresholds.fills_a_queue(client, path) || thresholds.fills_a_queue(server, path) {
+            return Advice::Splice(SpliceReason::StandingQueue);
+        }
+    }
+    if thresholds.lose_by_distance(client, server) || thresholds.lose_by_distance(server, client) {
+        return wait(RelayReason::AdvisedLoss, 0, 10_000);
+    }
     if upward.collapses_with_bbr() || downward.collapses_with_bbr() {
         return wait(RelayReason::AdvisedBbr, 0, 10_000);
     }
@@ -189,7 +222,7 @@ pub fn advise(
         return wait(RelayReason::AdvisedSlowStart, 2, 10);
     }
     if path <= thresholds.short_path {
-        return Advice::Splice;
+        return Advice::Splice(SpliceReason::ShortPath);
     }
     let has_negligible_leg =
         thresholds.is_negligible(client, server) || thresholds.is_negligible(server, client);
@@ -200,14 +233,40 @@ pub fn advise(
     if thresholds.is_final && is_idle && !has_negligible_leg {
         return wait(RelayReason::AdvisedWait, 0, 1_000);
     }
-    if upward.keeps_its_rate() && downward.keeps_its_rate() {
-        Advice::Splice
-    } else {
-        wait(RelayReason::AdvisedThroughput, 0, 5_000)
+    match upward.keeps_its_rate() && downward.keeps_its_rate() {
+        true if has_negligible_leg => Advice::Splice(SpliceReason::NegligibleLeg),
+        true => Advice::Splice(SpliceReason::KeepsItsRate),
+        false => wait(RelayReason::AdvisedThroughput, 0, 5_000),
     }
 }
 
 impl Thresholds {
+    /// Returns the longest time before the next look; a queue that may come to stand is looked at each round trip.
+    fn longest_wait(&self, client: &LegSample, server: &LegSample, path: Duration) -> Duration {
+        let has_queue = client.standing_queue.is_some() || server.standing_queue.is_some();
+        match (self.is_final, has_queue && self.yields_at_queue) {
+            (false, _) => Duration::MAX,
+            (true, true) => path.max(Duration::from_millis(50)),
+            (true, false) => FINAL_LOOK.max(path.saturating_mul(FINAL_LOOK_ROUNDS)),
+        }
+    }
+
+    /// Returns whether a sender fills the bottleneck on this leg and its queue, and would fill it over the whole path, too:
+    /// the splice is predicted to cost no more than the gain for which a pair is relayed.
+    fn fills_a_queue(&self, leg: &LegSample, path: Duration) -> bool {
+        let needed = path.saturating_mul(QUEUE_ROUNDS).max(QUEUE_TIME);
+        let Some(queue) = leg.standing_queue.filter(|queue| queue.time >= needed) else {
+            return false;
+        };
+        let Some(kept_percent) = leg.congestion_control.kept_at_loss() else {
+            return false;
+        };
+        self.yields_at_queue
+            && leg.was_congested()
+            && !leg.is_window_limited()
+            && utilisation(path, queue.highest, kept_percent) >= self.enough_percent
+    }
+
     /// Returns whether a splice would make the repair of this leg's losses slower than it is.
     fn lose_by_distance(&self, leg: &LegSample, other: &LegSample) -> bool {
         leg.is_lossy() && !self.is_negligible(other, leg)
@@ -265,6 +324,20 @@ impl Direction<'_> {
             && self.path.saturating_mul(100) > self.sender.base_rtt().saturating_mul(BBR_PATH_PERCENT)
     }
 
+    /// Returns whether the buffers of this host hold the stream below the rate that both ends would reach with the windows
+    /// that they have.
+    fn is_slowed_by_own_buffers(&self) -> bool {
+        let now = bytes_in(self.sender.received_rate, self.sender.rtt);
+        let sends_too_little = self.receiver.send_buffer_limited >= BUFFER_LIMITED_PERCENT;
+        let offers_too_little = self.is_bulk()
+            && !self.is_backlogged()
+            && now.saturating_mul(10) >= u64::from(self.sender.receive_window).saturating_mul(9);
+        let window = self.sender.in_flight_estimate().max(USUAL_WINDOW);
+        let window = window.min(self.receiver.peer_window.into());
+        (sends_too_little || offers_too_little)
+            && bytes_per_second(window, self.path) > self.sender.received_rate
+    }
+
     fn in_slow_start(&self, age: Duration) -> bool {
         let below_threshold = self.receiver.ssthresh.is_none_or(|s| self.receiver.cwnd < s);
         let rounds = match self.is_backlogged() && self.path > self.thresholds.short_path {
@@ -301,6 +374,19 @@ impl Direction<'_> {
         };
         predicted >= needed / 100 * self.thresholds.enough_percent
     }
+}
+
+/// Returns the share of a bottleneck, in percent, that one sender uses over a path: at each loss it keeps `kept_percent` of
+/// what was in flight, the round trip's and the queue's worth, and grows evenly until the next one.
+fn utilisation(path: Duration, queue: Duration, kept_percent: u64) -> u64 {
+    let micros = |time: Duration| time.as_micros().min(u128::from(u64::MAX)) as f64;
+    let most = 1.0 + micros(queue) / micros(path).max(1.0);
+    let least = most * kept_percent as f64 / 100.0;
+    if least >= 1.0 {
+        return 100;
+    }
+    let idle = (1.0 - least).powi(2) / (2.0 * (most - least));
+    ((1.0 - idle) * 100.0) as u64
 }
 
 /// Returns how many bytes pass in a time at a rate of bytes per second.

@@ -77,6 +77,31 @@ pub enum RelayReason {
     System,
 }
 
+/// Reason for which the advisor has a pair spliced. The name is stable: it stands in `status --json` and in metrics.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Hash, strum::Display, strum::IntoStaticStr, strum::VariantArray,
+)]
+#[strum(serialize_all = "snake_case")]
+pub enum SpliceReason {
+    /// Both legs together are a short path.
+    ShortPath,
+    /// One leg adds too little to the path to matter.
+    NegligibleLeg,
+    /// Each sender would keep its rate over the whole path.
+    KeepsItsRate,
+    /// A queue stands on a leg: the bottleneck is full.
+    StandingQueue,
+    /// The buffers of this host are the limit, and both ends have larger ones.
+    OwnBuffers,
+}
+
+impl SpliceReason {
+    /// Returns the stable name, in snake case.
+    pub fn as_str(self) -> &'static str {
+        self.into()
+    }
+}
+
 impl RelayReason {
     /// Returns the stable name, in snake case.
     pub fn as_str(self) -> &'static str {

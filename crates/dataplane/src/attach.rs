@@ -197,6 +197,6 @@ fn filter(ifindex: u32, name: &str, position: Position, pins: &Pins) -> Filter {
         ifindex,
         point: clsact::point(name),
         position,
-        handle: clsact::handle_of(pins.instance()),
+        handle: clsact::handle_of(pins.generation()),
     }
 }

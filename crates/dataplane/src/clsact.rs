@@ -62,9 +62,9 @@ pub(crate) fn point(name: &str) -> TcAttachPoint {
     if name == "egress" { TC_EGRESS } else { TC_INGRESS }
 }
 
-/// Returns the handle of an instance's filters (FNV-1a of its name).
-pub(crate) fn handle_of(instance: &str) -> u32 {
-    let hash = instance.bytes().fold(0x811c_9dc5_u32, |hash, byte| {
+/// Returns the handle of a generation's filters (FNV-1a of its name).
+pub(crate) fn handle_of(generation: &str) -> u32 {
+    let hash = generation.bytes().fold(0x811c_9dc5_u32, |hash, byte| {
         (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
     });
     hash.max(1)

@@ -2,6 +2,7 @@
 
 mod moves;
 mod numbers;
+mod predecessors;
 mod registration;
 
 use std::{
@@ -18,6 +19,7 @@ use std::{
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use parking_lot::Mutex;
 
+pub use predecessors::Adopted;
 pub use registration::Alone;
 
 use crate::{
@@ -32,7 +34,7 @@ use crate::{
     hook::Hook,
     inspect::{self, Inspection},
     leg::LegState,
-    load::{init_meta, load, read_meta, refuse_foreign},
+    load::{find_predecessor, init_meta, load, read_meta},
     neighbours::Neighbours,
     options::Options,
     order::Foreign,
@@ -65,6 +67,7 @@ pub struct Dataplane {
     demote: OwnedFd,
     promote: OwnedFd,
     wake: OwnedFd,
+    catch_up: OwnedFd,
     inject: OwnedFd,
     events: MapHandle,
     flows: Table,
@@ -85,20 +88,37 @@ impl Dataplane {
     /// Loads the programs, with a predecessor's maps if there are any. Returns the slots in use, too: their flows had
     /// sockets of a process that is gone.
     ///
+    /// A generation that another process still serves, or of another version, is left as it is: see
+    /// [`Dataplane::adopt_predecessors`].
+    ///
     /// # Errors
-    /// Returns [`Error::Version`] and [`Error::Namespace`] if the pins are not ours to take; nothing is changed then.
+    /// Returns [`Error::Namespace`] if the pins are not ours to take; nothing is changed then.
     pub fn open(options: &Options) -> Result<(Dataplane, Vec<Slot>), Error> {
         libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Debug, |level, message| {
             tracing::debug!(?level, "{}", message.trim_end());
         })));
-        let pins = Pins::prepare(&options.instance)?;
-        refuse_foreign(&pins, options)?;
-        let loaded = load(&pins, options).inspect_err(|_| pins.remove_if_empty())?;
+        let predecessor = find_predecessor(options)?;
+        let adopted = predecessor.is_some();
+        let pins = match predecessor {
+            Some(pins) => pins,
+            None => Pins::make(&options.instance)?,
+        };
+        let undo = |_: &Error| {
+            if !adopted {
+                pins.remove_all()
+            }
+        };
+        let loaded = load(&pins, options, adopted).inspect_err(undo)?;
         let grace = Arc::new(Grace::of_kernel()?);
         let slots = SlotTable::map(loaded.slots.as_fd(), loaded.slots.max_entries(), grace.clone())
             .map_err(|e| Error::from_io("cannot map the slots", e))?;
-        let meta = init_meta(&loaded.meta, options, loaded.hash_keys)?;
-        let orphans = Slot::take_over(&slots, loaded.adopted);
+        let meta = init_meta(&loaded.meta, &pins, options, loaded.hash_keys).inspect_err(undo)?;
+        let pins = match adopted {
+            true => pins,
+            false => pins.publish()?,
+        };
+        loaded.hold_maps(&pins)?;
+        let orphans = Slot::take_over(&slots, adopted);
         let plane = Dataplane {
             pins,
             programs: loaded.programs,
@@ -107,13 +127,14 @@ impl Dataplane {
             demote: loaded.demote,
             promote: loaded.promote,
             wake: loaded.wake,
+            catch_up: loaded.catch_up,
             inject: loaded.inject,
             events: loaded.events,
             max_flows: meta.max_flows,
             flows: Table::new(
                 [loaded.flows, loaded.buckets],
                 loaded.table,
-                loaded.adopted,
+                adopted,
                 grace.clone(),
             )
             .map_err(|e| Error::from_io("cannot read the flows", e))?,
@@ -136,7 +157,7 @@ impl Dataplane {
             .map_err(|e| Error::from_io("cannot read the flows", e))?;
         plane.records.store(records, Ordering::Relaxed);
         plane.look_for_neighbours();
-        if loaded.adopted && grace.wait(GRACE_AT_START).is_err() {
+        if adopted && grace.wait(GRACE_AT_START).is_err() {
             tracing::warn!("what a predecessor freed last cannot be used yet: no grace period has passed");
         }
         Ok((plane, orphans))
@@ -154,6 +175,11 @@ impl Dataplane {
     /// Returns an error if they cannot be put back now.
     pub fn mend_pins(&self) -> Result<usize, Error> {
         self.pins.mend()
+    }
+
+    /// Lets another process serve these pins. Keep to reading from now on.
+    pub fn leave(&self) {
+        self.pins.unlock();
     }
 
     /// Returns the map of counters for packets' verdicts.
@@ -405,7 +431,9 @@ impl Dataplane {
         for ifindex in self.linked_interfaces() {
             self.detach(ifindex);
         }
-        if let Ok(meta) = read_meta(&self.meta) {
+        // Another generation of the instance needs it, too.
+        let is_last = self.pins.siblings().is_empty();
+        if let Some(meta) = read_meta(&self.meta).ok().filter(|_| is_last) {
             forwarding::restore(meta.lo_forwarding);
         }
         self.pins.remove_all();

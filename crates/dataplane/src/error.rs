@@ -22,19 +22,6 @@ pub enum Error {
         /// Answer of the kernel.
         source: io::Error,
     },
-    /// The pins are those of another version of the daemon.
-    #[error(
-        "{path} was left by a daemon with ABI version {found}, this one has {ours}: run that version to adopt its \
-         flows, or end them with `rm -r {path}`"
-    )]
-    Version {
-        /// Directory of the pins.
-        path: String,
-        /// Version of the pins.
-        found: u32,
-        /// Our version.
-        ours: u32,
-    },
     /// The pins are those of a daemon in another network namespace.
     #[error(
         "{path} belongs to an instance in another network namespace (inode {found}, this one is {ours}): choose \

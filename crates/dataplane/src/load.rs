@@ -5,7 +5,6 @@ use std::{
     io::Read,
     mem::MaybeUninit,
     os::fd::{AsFd, OwnedFd},
-    path::Path,
 };
 
 use libbpf_rs::{
@@ -17,10 +16,11 @@ use crate::{
     abi::{ABI_VERSION, Pod, ls_meta},
     attach::Programs,
     error::Error,
-    forwarding,
+    forwarding, generations,
     options::Options,
     pins::{self, Pins},
     retry_load::retry_load,
+    serials,
     skel::{FlowOpsSkelBuilder, ForwardSkelBuilder, InjectSkelBuilder, InspectSkelBuilder, TableSkelBuilder},
 };
 
@@ -40,6 +40,7 @@ pub(crate) struct Loaded {
     pub(crate) demote: OwnedFd,
     pub(crate) promote: OwnedFd,
     pub(crate) wake: OwnedFd,
+    pub(crate) catch_up: OwnedFd,
     pub(crate) inject: OwnedFd,
     pub(crate) events: MapHandle,
     pub(crate) flows: MapHandle,
@@ -47,8 +48,6 @@ pub(crate) struct Loaded {
     /// Programs `insert`, `remove` and `lookup`.
     pub(crate) table: [OwnedFd; 3],
     pub(crate) hash_keys: [u32; HASH_KEYS],
-    /// True if the maps are a predecessor's.
-    pub(crate) adopted: bool,
     pub(crate) slots: MapHandle,
     pub(crate) verdicts: MapHandle,
     pub(crate) meta: MapHandle,
@@ -89,7 +88,7 @@ pub(crate) use all_maps;
 
 impl Loaded {
     /// Holds the maps, so that their pins can be put back.
-    fn hold_maps(&self, pins: &Pins) -> Result<(), Error> {
+    pub(crate) fn hold_maps(&self, pins: &Pins) -> Result<(), Error> {
         for (name, map) in [
             ("flows", &self.flows),
             ("buckets", &self.buckets),
@@ -108,33 +107,30 @@ impl Loaded {
     }
 }
 
-/// Loads the programs with their maps, a predecessor's if there are any.
-pub(crate) fn load(pins: &Pins, options: &Options) -> Result<Loaded, Error> {
-    let adopted = pins.map("flows").exists();
+/// Loads the programs with the pinned maps of a predecessor, or pins new ones.
+pub(crate) fn load(pins: &Pins, options: &Options, adopted: bool) -> Result<Loaded, Error> {
     let (buckets, hash_keys) = hashing(pins, options)?;
-    let forward = retry_load(|| load_forward(pins, options, buckets, hash_keys))?;
-    let [demote, promote, wake] = retry_load(|| load_moves(pins, buckets, hash_keys))?;
-    let loaded = Loaded {
+    let forward = retry_load(|| load_forward(pins, options, adopted, buckets, hash_keys))?;
+    let [demote, promote, wake, catch_up] = retry_load(|| load_moves(pins, buckets, hash_keys))?;
+    Ok(Loaded {
         programs: forward.programs,
         inspect: retry_load(load_inspect)?,
         demote,
         promote,
         wake,
+        catch_up,
         inject: retry_load(load_inject)?,
         events: forward.events,
         flows: forward.flows,
         buckets: forward.buckets,
         table: retry_load(|| load_table(pins, buckets, hash_keys))?,
         hash_keys,
-        adopted,
         slots: forward.slots,
         verdicts: forward.verdicts,
         meta: forward.meta,
         handshakes: forward.handshakes,
         disorders: forward.disorders,
-    };
-    loaded.hold_maps(pins)?;
-    Ok(loaded)
+    })
 }
 
 /// Holds the forwarding programs, and the maps that all programs share.
@@ -153,6 +149,7 @@ struct Forward {
 fn load_forward(
     pins: &Pins,
     options: &Options,
+    adopted: bool,
     buckets: u32,
     hash_keys: [u32; HASH_KEYS],
 ) -> Result<Forward, Error> {
@@ -172,7 +169,12 @@ fn load_forward(
         .set_max_entries(options.max_slots)
         .map_err(bpf("cannot size the slots"))?;
     for (name, map) in all_maps!(open) {
-        adopt_or_pin(map, &pins.map(name)).map_err(bpf("cannot use the pinned maps"))?;
+        let path = pins.map(name);
+        let pinned = match adopted {
+            true => map.reuse_pinned_map(path),
+            false => map.set_pin_path(path),
+        };
+        pinned.map_err(bpf("cannot use the pinned maps"))?;
     }
     set_hash!(open, buckets, hash_keys);
     let forward = open
@@ -217,8 +219,8 @@ fn load_inspect() -> Result<OwnedFd, Error> {
     hold(&sockets.progs.inspect)
 }
 
-/// Loads `demote`, `promote` and `wake`.
-fn load_moves(pins: &Pins, buckets: u32, hash_keys: [u32; HASH_KEYS]) -> Result<[OwnedFd; 3], Error> {
+/// Loads `demote`, `promote`, `wake` and `catch_up`.
+fn load_moves(pins: &Pins, buckets: u32, hash_keys: [u32; HASH_KEYS]) -> Result<[OwnedFd; 4], Error> {
     let mut object = MaybeUninit::uninit();
     let mut open = FlowOpsSkelBuilder::default()
         .open(&mut object)
@@ -232,6 +234,7 @@ fn load_moves(pins: &Pins, buckets: u32, hash_keys: [u32; HASH_KEYS]) -> Result<
         hold(&moves.progs.demote)?,
         hold(&moves.progs.promote)?,
         hold(&moves.progs.wake)?,
+        hold(&moves.progs.catch_up)?,
     ])
 }
 
@@ -324,56 +327,53 @@ pub(crate) fn hold(program: &Program<'_>) -> Result<OwnedFd, Error> {
         .map_err(|e| Error::from_io("cannot hold a program", e))
 }
 
-/// Takes a predecessor's map, or sets the pin of a new one for its creation.
-fn adopt_or_pin(map: &mut OpenMapMut<'_>, path: &Path) -> libbpf_rs::Result<()> {
-    if path.exists() {
-        map.reuse_pinned_map(path)?;
-    }
-    map.set_pin_path(path)
-}
-
 pub(crate) fn read_meta(map: &MapHandle) -> Result<ls_meta, Error> {
-    let mut value = [0; size_of::<ls_meta>()];
-    map.lookup_into(&META_KEY, &mut value, MapFlags::ANY)
-        .map_err(|e| Error::from_bpf("cannot read the pins' version", &e))?;
+    let value = map.lookup(&META_KEY, MapFlags::ANY);
+    let mut value = value
+        .map_err(|e| Error::from_bpf("cannot read the pins' version", &e))?
+        .unwrap_or_default();
+    // Another version's may be shorter.
+    value.resize(value.len().max(size_of::<ls_meta>()), 0);
     Ok(ls_meta::from_bytes(&value).unwrap_or_default())
 }
 
-/// Checks that the pins are ours to take, before anything is loaded or changed.
-pub(crate) fn refuse_foreign(pins: &Pins, options: &Options) -> Result<(), Error> {
-    let path = pins.map("meta");
-    if !path.exists() {
-        return Ok(());
+/// Returns a generation whose process has ended, to go on with, or `None`. Nothing is loaded or changed, but for the removal
+/// of pins that no flow needs.
+///
+/// # Errors
+/// Returns [`Error::Namespace`] if its flows would be harmed.
+pub(crate) fn find_predecessor(options: &Options) -> Result<Option<Pins>, Error> {
+    let ours = pins::network_namespace()?;
+    let mut found = None;
+    generations::prepare(&options.instance)?;
+    for pins in Pins::unserved(&options.instance) {
+        let path = pins.root().display().to_string();
+        let meta = pinned_meta(&pins).unwrap_or_default();
+        // A part of the pins, which only a removal by hand leaves, is of no use.
+        let is_usable = pins.is_complete() && meta.version == ABI_VERSION && meta.netns == ours;
+        let is_needed = has_flows(&pins) && pins.is_readable();
+        if !is_usable && !is_needed {
+            tracing::info!(path, "removed what an instance left that has no flows");
+            pins.remove_all();
+        } else if meta.netns != ours {
+            return Err(Error::Namespace {
+                path,
+                found: meta.netns,
+                ours,
+            });
+        } else if is_usable && found.is_none() {
+            found = Some(pins);
+        }
+        // Flows of another generation are adopted once the programs are attached.
     }
+    Ok(found)
+}
+
+pub(crate) fn pinned_meta(pins: &Pins) -> Result<ls_meta, Error> {
+    let path = pins.map("meta");
     let map = MapHandle::from_pinned_path(&path)
         .map_err(|e| Error::from_bpf(format!("cannot open {}", path.display()), &e))?;
-    let meta = read_meta(&map)?;
-    let ours = pins::network_namespace()?;
-    let path = pins.root().display().to_string();
-    let (other_version, other_namespace) = (
-        meta.version != 0 && meta.version != ABI_VERSION,
-        meta.netns != 0 && meta.netns != ours,
-    );
-    if (other_version || other_namespace) && !has_flows(pins) {
-        tracing::info!(path, "removed what an instance left that has no flows");
-        pins.remove_all();
-        return Pins::prepare(&options.instance).map(drop);
-    }
-    if other_version {
-        return Err(Error::Version {
-            path,
-            found: meta.version,
-            ours: ABI_VERSION,
-        });
-    }
-    if other_namespace {
-        return Err(Error::Namespace {
-            path,
-            found: meta.netns,
-            ours,
-        });
-    }
-    Ok(())
+    read_meta(&map)
 }
 
 /// Returns true if a predecessor's table has a flow, in any layout. Up to ABI version 7 the map of buckets had the name
@@ -387,18 +387,28 @@ fn has_flows(pins: &Pins) -> bool {
     all.is_ok_and(|mut all| all.any(|(_, bucket)| bucket.iter().any(|&byte| byte != 0)))
 }
 
+/// Returns the contents of the map `meta`; writes them first if it is new. A later generation goes on with the numbers of
+/// those before it, and restores the sysctl that the first one found.
 pub(crate) fn init_meta(
     map: &MapHandle,
+    pins: &Pins,
     options: &Options,
     hash_keys: [u32; HASH_KEYS],
 ) -> Result<ls_meta, Error> {
     let mut meta = read_meta(map)?;
     if meta.version == 0 {
+        let netns = pins::network_namespace()?;
+        let siblings = pins.siblings();
+        let before = siblings.iter().filter_map(|other| pinned_meta(other).ok());
+        let before: Vec<ls_meta> = before.filter(|meta| meta.netns == netns).collect();
+        let serials = before.iter().map(|meta| meta.next_serial).max();
         meta = ls_meta {
             version: ABI_VERSION,
-            next_serial: 1,
-            netns: pins::network_namespace()?,
-            lo_forwarding: forwarding::found(),
+            next_serial: serials.map_or(1, serials::of_successor),
+            netns,
+            lo_forwarding: before
+                .first()
+                .map_or_else(forwarding::found, |meta| meta.lo_forwarding),
             max_flows: options.max_flows,
             hash_keys,
         };

@@ -3,7 +3,8 @@
 use std::{
     collections::BTreeMap,
     ffi::CString,
-    fs, io,
+    fs::{self, File},
+    io,
     os::{
         fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
         unix::{
@@ -17,19 +18,23 @@ use std::{
 
 use libbpf_rs::libbpf_sys;
 use parking_lot::Mutex;
-use rustix::mount::{MountFlags, mount};
 
-use crate::error::Error;
+use crate::{
+    error::Error,
+    generations::{self, Directory},
+};
 
-const BPFFS: &str = "/sys/fs/bpf";
-const PREFIX: &str = "longsplice-";
-const BPF_FS_MAGIC: i64 = 0xcafe_4a11;
+/// Names of the pins of the maps: a directory of pins has all of them.
+pub(crate) const MAPS: [&str; 6] = ["flows", "buckets", "slots", "verdicts", "meta", "events"];
 
-/// Holds the directory of an instance's pins, and the objects that this process has pinned there. Clones share one state.
+/// Holds the directory of the pins of one generation, and the objects that this process has pinned there. Clones share
+/// one state.
 #[derive(Debug, Clone)]
 pub(crate) struct Pins {
     root: PathBuf,
     held: Arc<Mutex<Held>>,
+    /// Lock of the directory; `None` if another process serves it.
+    lock: Arc<Mutex<Option<File>>>,
 }
 
 /// Pinned objects, by the path of the pin. They are held because a link whose only pin is removed would detach from its
@@ -48,31 +53,55 @@ struct Pinned {
 type Identity = (u64, u64);
 
 impl Pins {
-    /// Mounts the BPF file system and makes the instance's directory, if they are missing.
-    pub(crate) fn prepare(instance: &str) -> Result<Pins, Error> {
-        let pins = Pins::at(Path::new(BPFFS).join(format!("{PREFIX}{instance}")));
-        pins.make()?;
-        Ok(pins)
+    /// Makes the directory of a new generation. No other process finds it before [`Pins::publish`].
+    pub(crate) fn make(instance: &str) -> Result<Pins, Error> {
+        generations::make(instance).map(Pins::of)
+    }
+
+    /// Returns the generations of an instance that no process serves: they are this process's now.
+    pub(crate) fn unserved(instance: &str) -> Vec<Pins> {
+        generations::unserved(instance)
+            .into_iter()
+            .map(Pins::of)
+            .collect()
+    }
+
+    fn of(directory: Directory) -> Pins {
+        Pins {
+            lock: Arc::new(Mutex::new(Some(directory.lock))),
+            ..Pins::at(directory.path)
+        }
     }
 
     fn at(root: PathBuf) -> Pins {
         Pins {
             root,
             held: Arc::default(),
+            lock: Arc::default(),
         }
     }
 
-    fn make(&self) -> Result<(), Error> {
-        mount_bpffs()?;
-        for dir in [self.root.clone(), self.root.join("links")] {
-            match fs::DirBuilder::new().mode(0o700).create(&dir) {
-                Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
-                    return Err(Error::from_io(format!("cannot create {}", dir.display()), e));
-                }
-                _ => trust(&dir)?,
-            }
-        }
-        Ok(())
+    /// Gives the directory, which is complete, its name.
+    pub(crate) fn publish(self) -> Result<Pins, Error> {
+        let root = generations::publish(self.instance(), &self.root)?;
+        Ok(Pins { root, ..self })
+    }
+
+    /// Returns true if all maps have pins. A part of them may have been removed by hand.
+    pub(crate) fn is_complete(&self) -> bool {
+        MAPS.iter().all(|name| self.map(name).exists())
+    }
+
+    /// Returns true if the maps from which flows are adopted have pins, in whatever version.
+    pub(crate) fn is_readable(&self) -> bool {
+        ["flows", "slots", "meta"]
+            .iter()
+            .all(|name| self.map(name).exists())
+    }
+
+    /// Lets the next process serve this generation. Keeps the pins.
+    pub(crate) fn unlock(&self) {
+        self.lock.lock().take();
     }
 
     /// Holds an object that has a pin, for as long as the pin must be there.
@@ -111,31 +140,64 @@ impl Pins {
             .filter(|(pin, pinned)| pinned.identity.is_none() || identify(pin) != pinned.identity)
             .collect();
         let count = gone.len();
-        if count > 0 {
-            self.make()?;
+        if count == 0 {
+            return Ok(0);
+        }
+        // Make a directory that was removed anew, aside: a kill in the middle must not leave a half.
+        let made = match fs::symlink_metadata(&self.root) {
+            Ok(there) => {
+                generations::trust(&self.root)?;
+                let mut lock = self.lock.lock();
+                let locked = lock.as_ref().and_then(|lock| lock.metadata().ok());
+                if locked.is_none_or(|locked| locked.ino() != there.ino()) {
+                    *lock = generations::lock(&self.root);
+                }
+                None
+            }
+            Err(_) => Some(generations::make(self.instance())?),
+        };
+        let root = made.as_ref().map_or(&self.root, |made| &made.path);
+        for (pin, pinned) in &gone {
+            let at = root.join(pin.strip_prefix(&self.root).unwrap_or(pin));
+            let put = at.parent().map_or(Ok(()), make_directory);
+            put.and_then(|()| pin_object(pinned.object.as_fd(), &at))
+                .map_err(|e| Error::from_io(format!("cannot pin {}", pin.display()), e))
+                .inspect_err(|_| made.iter().for_each(|made| generations::remove(&made.path)))?;
+        }
+        if let Some(made) = made {
+            fs::rename(&made.path, &self.root)
+                .map_err(|e| Error::from_io(format!("cannot create {}", self.root.display()), e))?;
+            *self.lock.lock() = Some(made.lock);
         }
         for (pin, pinned) in gone {
-            pin_object(pinned.object.as_fd(), pin)
-                .map_err(|e| Error::from_io(format!("cannot pin {}", pin.display()), e))?;
             pinned.identity = identify(pin);
         }
         Ok(count)
     }
 
-    /// Finds the directories of other instances that can be trusted.
+    /// Finds the directories of other instances and generations that can be trusted.
     pub(crate) fn others(&self) -> Vec<Pins> {
-        let entries = fs::read_dir(BPFFS).into_iter().flatten().flatten();
-        entries
-            .filter(|entry| entry.file_name().to_string_lossy().starts_with(PREFIX))
-            .map(|entry| Pins::at(entry.path()))
-            .filter(|other| other.root != self.root && trust(&other.root).is_ok())
+        generations::others(&self.root)
+            .into_iter()
+            .map(Pins::at)
             .collect()
     }
 
+    /// Finds the other generations of the instance that can be trusted.
+    pub(crate) fn siblings(&self) -> Vec<Pins> {
+        let mut others = self.others();
+        others.retain(|other| other.instance() == self.instance());
+        others
+    }
+
+    /// Returns the instance that this is a generation of.
     pub(crate) fn instance(&self) -> &str {
-        let name = self.root.file_name().and_then(|name| name.to_str());
-        name.and_then(|name| name.strip_prefix(PREFIX))
-            .unwrap_or_default()
+        generations::instance_of(&self.root)
+    }
+
+    /// Returns the name that tells this generation from all others.
+    pub(crate) fn generation(&self) -> &str {
+        generations::name_of(&self.root)
     }
 
     pub(crate) fn root(&self) -> &Path {
@@ -168,21 +230,17 @@ impl Pins {
         found
     }
 
-    /// Removes the directory if it is empty: the next daemon would refuse one that an unprivileged daemon left.
-    pub(crate) fn remove_if_empty(&self) {
-        let _ = fs::remove_dir(self.root.join("links"));
-        let _ = fs::remove_dir(&self.root);
-    }
-
-    /// Removes everything: links first, so that no packet meets a program whose maps are gone.
+    /// Removes everything.
     pub(crate) fn remove_all(&self) {
         self.held.lock().clear();
-        for dir in [self.root.join("links"), self.root.clone()] {
-            for entry in fs::read_dir(&dir).into_iter().flatten().flatten() {
-                let _ = fs::remove_file(entry.path());
-            }
-            let _ = fs::remove_dir(&dir);
-        }
+        generations::remove(&self.root);
+    }
+}
+
+fn make_directory(path: &Path) -> io::Result<()> {
+    match fs::DirBuilder::new().mode(0o700).create(path) {
+        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(e),
+        _ => Ok(()),
     }
 }
 
@@ -217,42 +275,9 @@ pub(crate) fn owned(fd: i32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Refuses a directory that another user could have made, or could change: if pins vanish, their flows end with the
-/// daemon.
-fn trust(dir: &Path) -> Result<(), Error> {
-    let meta = fs::symlink_metadata(dir)
-        .map_err(|e| Error::from_io(format!("cannot look at {}", dir.display()), e))?;
-    let ours = rustix::process::geteuid().as_raw();
-    let why = if !meta.is_dir() {
-        "is not a directory"
-    } else if meta.uid() != ours && meta.uid() != 0 {
-        "belongs to another user"
-    } else if meta.mode() & 0o022 != 0 {
-        "can be written by others"
-    } else {
-        return Ok(());
-    };
-    Err(Error::Untrusted {
-        path: dir.display().to_string(),
-        why,
-    })
-}
-
 /// Returns the inode of this thread's network namespace.
 pub(crate) fn network_namespace() -> Result<u64, Error> {
     fs::metadata("/proc/thread-self/ns/net")
         .map(|m| m.ino())
         .map_err(|e| Error::from_io("cannot read /proc/thread-self/ns/net", e))
-}
-
-fn mount_bpffs() -> Result<(), Error> {
-    let stat =
-        rustix::fs::statfs(BPFFS).map_err(|e| Error::from_io(format!("cannot look at {BPFFS}"), e.into()))?;
-    if stat.f_type as i64 == BPF_FS_MAGIC {
-        return Ok(());
-    }
-    mount("bpf", BPFFS, "bpf", MountFlags::empty(), None)
-        .map_err(|e| Error::from_io(format!("cannot mount the BPF file system at {BPFFS}"), e.into()))?;
-    tracing::info!("mounted the BPF file system at {BPFFS}");
-    Ok(())
 }

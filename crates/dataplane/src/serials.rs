@@ -38,6 +38,12 @@ fn is_between(serial: u32, from: u32, to: u32) -> bool {
     serial.wrapping_sub(from) < to.wrapping_sub(from)
 }
 
+/// Returns the first number of a successor that starts while a process of its instance still gives out numbers, of which
+/// `next` is not reserved yet.
+pub(crate) fn of_successor(next: u32) -> u32 {
+    next.wrapping_add(STRETCH).max(1)
+}
+
 impl Serials {
     /// Begins with `first`.
     pub(crate) fn new(first: u32) -> Serials {

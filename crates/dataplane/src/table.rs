@@ -5,6 +5,7 @@ use std::{
     io,
     os::fd::{AsFd, OwnedFd},
     sync::Arc,
+    time::Duration,
 };
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
@@ -178,18 +179,64 @@ impl Table {
             } else {
                 None
             };
-            let argument = ls_entry {
-                number: number(index, side),
-                placement: entry.rec.placement.into(),
-                replace: entry.replace.into(),
-            };
-            match run::with_argument(self.insert.as_fd(), argument.bytes())? {
-                0 => {}
-                1 => return Err(io::ErrorKind::AlreadyExists.into()),
-                _ => return Err(io::Error::other("too many flows fall on one place of the table")),
-            }
+            self.insert(index, side, entry.rec.placement, entry.replace)?;
         }
         Ok(replaced)
+    }
+
+    /// Inserts a direction that was written into an element: `AlreadyExists` if its tuple has one, unless `replace`.
+    fn insert(&self, index: u32, side: Side, placement: u8, replace: bool) -> io::Result<()> {
+        let argument = ls_entry {
+            number: number(index, side),
+            placement: placement.into(),
+            replace: replace.into(),
+        };
+        match run::with_argument(self.insert.as_fd(), argument.bytes())? {
+            0 => Ok(()),
+            1 => Err(io::ErrorKind::AlreadyExists.into()),
+            _ => Err(io::Error::other("too many flows fall on one place of the table")),
+        }
+    }
+
+    /// Adds the present directions of another table's flow as they are, or none. Returns its element.
+    ///
+    /// # Errors
+    /// `AlreadyExists` if a tuple has a direction, `Other` if there is no room.
+    pub(crate) fn take_in(&self, flow: &ls_flow) -> io::Result<u32> {
+        let mut elements = self.elements.lock();
+        let index = elements
+            .take()
+            .ok_or_else(|| io::Error::other("the table is full"))?;
+        let mut hidden = *flow;
+        (hidden.from.iter_mut()).for_each(|d| d.rec.placement = ls_placement::LS_NONE.0 as u8);
+        let added = self.write(index, &hidden).and_then(|()| {
+            let there = |side: &Side| placement(&flow.from[*side].rec) != ls_placement::LS_NONE;
+            Side::BOTH
+                .into_iter()
+                .filter(there)
+                .try_for_each(|side| self.insert(index, side, flow.from[side].rec.placement, false))
+        });
+        if added.is_err() {
+            (Side::BOTH.iter()).for_each(|&side| self.take_away(number(index, side), &mut elements));
+        }
+        added.map(|()| index)
+    }
+
+    /// Returns the number of a leg's direction, if `is_meant` accepts its record.
+    pub(crate) fn number_of(&self, leg: Leg, is_meant: impl Fn(&ls_record) -> bool) -> Option<u32> {
+        let (number, flow, side) = self.at_rest(|| self.view.read_flow(leg))?;
+        is_meant(&flow.from[side].rec).then_some(number)
+    }
+
+    /// Waits until programs that run now are done, or the kernel has refused for so long.
+    pub(crate) fn wait_for_grace(&self, longest: Duration) -> io::Result<()> {
+        let grace = Arc::clone(&self.elements.lock().grace);
+        grace.wait(longest)
+    }
+
+    /// Returns the elements.
+    pub(crate) fn map(&self) -> &MapHandle {
+        self.view.map()
     }
 
     /// Removes a direction if `is_meant` accepts its record. Returns true if it was there. Under the lock no other can

@@ -180,8 +180,12 @@ impl Xdp {
         if update_link(pins, &pin, program).is_ok() {
             return Ok(());
         }
-        // Remove a link of the other mode, or of an interface that had the number before.
+        // Remove a link of the other mode, or of an interface that had the number before. An interface has one XDP
+        // program only: flows of other generations are translated at tc from now on.
         self.detach(pins, ifindex);
+        for other in pins.siblings() {
+            detach_all(&other, ifindex);
+        }
         let link = create_link(program, ifindex, libbpf_sys::BPF_XDP, mode.flags()).map_err(|e| {
             match e.raw_os_error() {
                 Some(libc::EBUSY | libc::EEXIST) => XdpError::Taken,
@@ -202,8 +206,15 @@ impl Xdp {
         {
             let _ = loaded.exits.delete(&ifindex.to_ne_bytes());
         }
+        detach_all(pins, ifindex);
+    }
+
+    /// Detaches another generation's program from all interfaces.
+    pub(crate) fn detach_generation(&self, pins: &Pins) {
         for &mode in XdpMode::VARIANTS {
-            detach_link(pins, &pins.link(ifindex, mode.hook()));
+            for ifindex in pins.interfaces(mode.hook()) {
+                detach_all(pins, ifindex);
+            }
         }
     }
 
@@ -218,6 +229,13 @@ impl Xdp {
             false => drop(exits.delete(&key)),
         }
         Ok(takes)
+    }
+}
+
+/// Detaches a generation's program from an interface, in whatever mode.
+fn detach_all(pins: &Pins, ifindex: u32) {
+    for &mode in XdpMode::VARIANTS {
+        detach_link(pins, &pins.link(ifindex, mode.hook()));
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
 };
 
-use longsplice_core::{policy::SplicePolicy, reason::RelayReason};
+use longsplice_core::{policy::SplicePolicy, reap::Limits, reason::RelayReason};
 use longsplice_dataplane::Dataplane;
 use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
@@ -53,8 +53,12 @@ pub(crate) struct Context {
     /// Number of connections that their handlers are done with ([`crate::Splicer::note_closed`]).
     pub(crate) closed: AtomicU64,
     pub(crate) memory_low: AtomicBool,
+    /// True once a failed adoption was logged.
+    pub(crate) adoption_failed: AtomicBool,
     /// True while the embedder reports that memory runs short.
     pub(crate) memory_pressed: AtomicBool,
+    /// True while the embedder reports that connections pass this host of which it has no sockets.
+    pub(crate) has_plain_traffic: AtomicBool,
     relay_ids: AtomicU32,
     descriptors: u64,
 }
@@ -89,9 +93,19 @@ impl Context {
             ended: CancellationToken::new(),
             closed: AtomicU64::new(0),
             memory_low: AtomicBool::new(false),
+            adoption_failed: AtomicBool::new(false),
             memory_pressed: AtomicBool::new(false),
+            has_plain_traffic: AtomicBool::new(false),
             relay_ids: AtomicU32::new(1),
             descriptors: descriptor_limit(),
+        }
+    }
+
+    /// Returns the times after which the record of a flow is removed.
+    pub(crate) fn limits(&self) -> Limits {
+        Limits {
+            record_ttl: self.config.record_ttl,
+            idle_timeout: self.config.idle_timeout,
         }
     }
 

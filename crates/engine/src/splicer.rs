@@ -44,8 +44,7 @@ pub enum OpenError {
     /// The kernel lacks a feature: a relay is still possible.
     #[error("{0}")]
     Unsupported(String),
-    /// The pins of a predecessor are of another version, or belong to another network namespace, and have flows, which
-    /// would be harmed; or the directory of the pins cannot be trusted. A relay is still possible.
+    /// The pins of a predecessor belong to another network namespace, and have flows, which would be harmed; or the directory of the pins cannot be trusted. A relay is still possible.
     #[error("{0}")]
     Incompatible(String),
     /// Another error has occurred, such as a BPF file system that cannot be written. A relay is still possible.
@@ -59,9 +58,7 @@ impl From<PlaneError> for OpenError {
         match e {
             PlaneError::Privileges { .. } => OpenError::Privileges(text),
             PlaneError::Unsupported { .. } => OpenError::Unsupported(text),
-            PlaneError::Version { .. } | PlaneError::Namespace { .. } | PlaneError::Untrusted { .. } => {
-                OpenError::Incompatible(text)
-            }
+            PlaneError::Namespace { .. } | PlaneError::Untrusted { .. } => OpenError::Incompatible(text),
             _ => OpenError::System(text),
         }
     }
@@ -93,6 +90,8 @@ impl Splicer {
                 .map_err(|e| OpenError::System(format!("cannot read the ring: {e}")))?;
         }
         reaper::start(&splicer.context);
+        // The programs are attached: flows are adopted while their segments pass.
+        adopt::start(&splicer.context);
         Ok(splicer)
     }
 
@@ -164,6 +163,12 @@ impl Splicer {
         self.context.memory_pressed.store(runs_short, Ordering::Relaxed);
     }
 
+    /// Sets whether other connections pass this host, of which it has no sockets. While they do, an accelerated pair
+    /// that keeps the queue of a bottleneck filled is spliced (`Thresholds::yields_at_queue`).
+    pub fn set_plain_traffic(&self, passes: bool) {
+        self.context.has_plain_traffic.store(passes, Ordering::Relaxed);
+    }
+
     /// Counts a connection that its handler carried to its end by itself, for a reason that rules out a pair, with so
     /// many bytes of payload.
     pub fn count_relayed(&self, reason: RelayReason, bytes: u64) {
@@ -184,8 +189,12 @@ impl Splicer {
     /// # Errors
     /// Returns an error only if the sockets are unusable from the start (not connected any more, not TCP); they are
     /// closed then. A connection that breaks later is an ending.
-    pub async fn splice(&self, pair: impl Into<Pair>, until: Until) -> io::Result<Ended> {
-        session::run(&self.context, pair.into(), until).await
+    pub fn splice(
+        &self,
+        pair: impl Into<Pair>,
+        until: Until,
+    ) -> impl Future<Output = io::Result<Ended>> + Send {
+        session::run(&self.context, pair.into(), until)
     }
 
     /// Returns the present counters.

@@ -16,9 +16,10 @@ use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 use crate::{
     accelerator::Accelerator,
     access_log::{AccessLog, End},
-    admin::{Admin, ClaimError, Places, claim, server},
-    config::{Config, ListenerConfig, Protocol},
-    listener::{BindError, Shared},
+    admin::{Admin, Claim, ClaimError, Places, claim, inherit, server},
+    config::{Config, ListenerConfig, OnShutdown, Protocol},
+    handover::{Handover, HandoverError, Inherited, Succession, request},
+    listener::Shared,
     logging, memory,
     notify::{notify, notify_reloading},
     reload::{InForce, Load, ReloadError, ReloadRequest, bind_all},
@@ -30,9 +31,9 @@ pub enum StartError {
     /// Another daemon of the instance runs, or its socket cannot be created.
     #[error(transparent)]
     Claim(#[from] ClaimError),
-    /// An address cannot be listened on.
+    /// The running daemon keeps its place.
     #[error(transparent)]
-    Bind(#[from] BindError),
+    Handover(#[from] HandoverError),
     /// Splicing is impossible, and the configuration requires it.
     #[error("cannot splice, which is required here: {0} (`longsplice doctor` examines this machine)")]
     Splicer(OpenError),
@@ -62,8 +63,9 @@ const WAITING_RELOADS: usize = 8;
 /// Longest time for writing the last lines of the access log.
 const LAST_LINES: Duration = Duration::from_secs(2);
 
-/// Runs a daemon until it is told to stop; `load` reads its configuration again.
-pub async fn run(config: Config, load: Option<Load>) -> Result<Outcome, StartError> {
+/// Runs a daemon until it is told to stop; `load` reads its configuration again. With `replace` it takes the place of the
+/// running daemon of its instance, if there is one.
+pub async fn run(config: Config, load: Option<Load>, replace: bool) -> Result<Outcome, StartError> {
     let started = Instant::now();
     config.log_warnings();
     let mut signals = Signals::new().map_err(StartError::Signals)?;
@@ -71,8 +73,10 @@ pub async fn run(config: Config, load: Option<Load>) -> Result<Outcome, StartErr
     if let Some(name) = config.splicer.xdp.iter().find(|name| !is_there(name)) {
         return Err(StartError::NoInterface(name.clone()));
     }
-    let claim = claim(&Places::of_this_user(), &config.instance, config.admin.as_deref())?;
-    let bound = bind_all(&config)?;
+    let inherited = Inherited::from_activation();
+    let (mut claim, inherited, succession) =
+        tokio::task::block_in_place(|| take_place(&config, inherited, replace))?;
+    let bound = bind_all(&config, inherited)?;
     let splicer = open_splicer(&config).await?;
 
     let stopping = CancellationToken::new();
@@ -95,6 +99,7 @@ pub async fn run(config: Config, load: Option<Load>) -> Result<Outcome, StartErr
         in_force.accelerator.as_ref().map(Arc::downgrade),
     ));
     let (reload, mut reloads) = mpsc::channel(WAITING_RELOADS);
+    let (handover, handovers) = mpsc::channel(1);
     let admin = Admin {
         instance: in_force.config.instance.clone(),
         shared: Arc::clone(in_force.shared()),
@@ -102,10 +107,14 @@ pub async fn run(config: Config, load: Option<Load>) -> Result<Outcome, StartErr
         config_status: Arc::clone(in_force.config_status()),
         rules: Arc::clone(in_force.rules()),
         reload,
+        handover,
         started,
         started_at: SystemTime::now(),
         stopping,
     };
+    if succession.is_some() {
+        claim.open()?;
+    }
     let _admin = server::serve(&claim, admin).map_err(ClaimError::Serve)?;
     let _teller = AbortOnDropHandle::new(tokio::spawn(async {
         loop {
@@ -113,13 +122,96 @@ pub async fn run(config: Config, load: Option<Load>) -> Result<Outcome, StartErr
             logging::tell_suppressed();
         }
     }));
+    if let Some(succession) = succession {
+        notify(&format!("MAINPID={}", std::process::id()));
+        tokio::task::block_in_place(|| succession.serve());
+    }
     notify("READY=1");
-    serve_until_stopped(&mut in_force, load.as_ref(), &mut signals, &mut reloads).await;
-    notify("STOPPING=1");
-    let outcome = shut_down(in_force, &mut signals).await;
+    let mut handing = Handing::new(handovers);
+    serve_until_stopped(
+        &mut in_force,
+        load.as_ref(),
+        &mut signals,
+        &mut reloads,
+        &claim,
+        &mut handing,
+    )
+    .await;
+    if handing.is_done {
+        // The successor speaks to the service manager from now on.
+        claim.hand_over();
+    } else {
+        notify("STOPPING=1");
+    }
+    let outcome = shut_down(in_force, &mut signals, handing.is_done).await;
     logging::tell_suppressed();
     tracing::info!("stopped");
     Ok(outcome)
+}
+
+/// Claims the instance, or takes the place of its running daemon.
+fn take_place(
+    config: &Config,
+    inherited: Inherited,
+    replace: bool,
+) -> Result<(Claim, Inherited, Option<Succession>), StartError> {
+    let (places, admin) = (Places::of_this_user(), config.admin.as_deref());
+    let running = match claim(&places, &config.instance, admin) {
+        Ok(claim) => return Ok((claim, inherited, None)),
+        Err(running @ ClaimError::Running { .. }) if replace => running,
+        Err(e) => return Err(e.into()),
+    };
+    if config.accelerate.is_some() {
+        return Err(HandoverError::Refused("an accelerator's connections end with it".to_owned()).into());
+    }
+    let candidates = match admin {
+        Some(path) => vec![path.to_owned()],
+        None => places.sockets(&config.instance),
+    };
+    let socket = candidates.into_iter().find(|path| path.exists()).ok_or(running)?;
+    let (succession, inherited, lock) = request(&socket)?;
+    let claim = inherit(&places, &config.instance, admin, lock)?;
+    Ok((claim, inherited, Some(succession)))
+}
+
+/// State of the handover to a successor.
+#[derive(Debug)]
+struct Handing {
+    /// Successors that ask for the sockets.
+    asked: mpsc::Receiver<Handover>,
+    served: (mpsc::Sender<bool>, mpsc::Receiver<bool>),
+    /// True once a successor serves.
+    is_done: bool,
+}
+
+impl Handing {
+    fn new(asked: mpsc::Receiver<Handover>) -> Handing {
+        Handing {
+            asked,
+            served: mpsc::channel(1),
+            is_done: false,
+        }
+    }
+
+    /// Passes the sockets to successors, until one serves. Cancel-safe.
+    async fn done(&mut self, in_force: &InForce, claim: &Claim) {
+        while !self.is_done {
+            tokio::select! {
+                Some(handover) = self.asked.recv() => {
+                    tracing::info!("a successor starts, and gets the listening sockets");
+                    let offer = in_force.offer().and_then(|mut offer| {
+                        offer.add_lock(claim.lock()?);
+                        Ok(offer)
+                    });
+                    match offer {
+                        Ok(offer) => handover.start(offer, self.served.0.clone()),
+                        Err(error) => tracing::warn!(%error, "the successor gets no sockets: this process goes on"),
+                    }
+                }
+                Some(served) = self.served.1.recv() => self.is_done = served,
+            }
+        }
+    }
 }
 
 /// Reloads the configuration on each request, until the daemon must stop.
@@ -128,6 +220,8 @@ async fn serve_until_stopped(
     load: Option<&Load>,
     signals: &mut Signals,
     reloads: &mut mpsc::Receiver<ReloadRequest>,
+    claim: &Claim,
+    handing: &mut Handing,
 ) {
     loop {
         let asked = tokio::select! {
@@ -139,6 +233,7 @@ async fn serve_until_stopped(
                     continue;
                 }
             },
+            () = handing.done(in_force, claim) => return,
             // The admin interface owns the sender, and lives as long.
             Some(asked) = reloads.recv() => Some(asked),
         };
@@ -187,12 +282,18 @@ async fn measure_splices(config: &Config, shared: &Shared) {
     }
 }
 
-async fn shut_down(mut in_force: InForce, signals: &mut Signals) -> Outcome {
-    let (shutdown, shutdown_timeout) = (in_force.config.shutdown, in_force.config.shutdown_timeout);
+/// Ends in order. `is_replaced`: a successor has the listening sockets, and adopts what is spliced.
+async fn shut_down(mut in_force: InForce, signals: &mut Signals, is_replaced: bool) -> Outcome {
+    let shutdown_timeout = in_force.config.shutdown_timeout;
+    let shutdown = match is_replaced {
+        true => OnShutdown::Keep,
+        false => in_force.config.shutdown,
+    };
     tracing::info!(
+        is_replaced,
         spliced_flows = shutdown.as_str(),
         shutdown_timeout_seconds = shutdown_timeout.as_secs_f64(),
-        "shutting down: new connections are refused; a second signal ends at once"
+        "shutting down: no new connection is accepted here; a second signal ends at once"
     );
     let shared = Arc::clone(in_force.shared());
     let accelerator = in_force.accelerator.clone();
@@ -209,9 +310,12 @@ async fn shut_down(mut in_force: InForce, signals: &mut Signals) -> Outcome {
                 );
             }
         }
-        shared.splicer.shutdown(shutdown.into(), shutdown_timeout).await;
-        // Wait for connections that the engine does not have: sessions between two requests, and decrypted ones.
+        shared.splicer.begin_shutdown();
+        // Wait for connections that the engine does not have, too: those that wait for their server, sessions between two
+        // requests, and decrypted ones.
         shared.tracker.wait_empty(until).await;
+        let left = until.saturating_duration_since(Instant::now());
+        shared.splicer.shutdown(shutdown.into(), left).await;
     };
     let outcome = tokio::select! {
         () = ended => Outcome::Clean,

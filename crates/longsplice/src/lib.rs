@@ -15,6 +15,7 @@ pub mod config_status;
 mod congestion;
 pub mod daemon;
 pub mod doctor;
+pub mod handover;
 pub mod http;
 pub mod instance;
 pub mod listener;

@@ -8,6 +8,7 @@
 //!
 //! All unsafe code is in one private module, `sys`, whose functions are safe to call.
 
+pub mod activation;
 mod address;
 pub mod image;
 pub mod info;

@@ -4,6 +4,7 @@ use std::{
     io, mem,
     os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd},
     slice,
+    sync::atomic::{AtomicBool, Ordering},
 };
 
 use libc::{c_int, c_void, sockaddr, socklen_t};
@@ -48,6 +49,25 @@ impl From<Error> for io::Error {
     fn from(e: Error) -> Self {
         io::Error::new(e.kind(), e)
     }
+}
+
+/// Takes `count` descriptors from the third on, which the process that started this one has left open; an empty list at
+/// the second call.
+pub(crate) fn take_inherited(count: usize) -> Vec<OwnedFd> {
+    static TAKEN: AtomicBool = AtomicBool::new(false);
+    if TAKEN.swap(true, Ordering::Relaxed) {
+        return Vec::new();
+    }
+    let first: c_int = 3;
+    let numbers = first..first.saturating_add(c_int::try_from(count).unwrap_or(0));
+    // SAFETY: F_SETFD changes a flag of a descriptor, if it is open.
+    let is_open = |fd: &c_int| unsafe { libc::fcntl(*fd, libc::F_SETFD, libc::FD_CLOEXEC) } == 0;
+    // SAFETY: they are open and were there before this process opened any; the flag above makes sure that they are taken
+    // once.
+    numbers
+        .filter(is_open)
+        .map(|fd| unsafe { OwnedFd::from_raw_fd(fd) })
+        .collect()
 }
 
 /// Socket option: its level, its number, and the names of a failure to get or set it.

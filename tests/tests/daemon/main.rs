@@ -17,6 +17,7 @@ mod pins;
 mod proxy_protocol;
 mod readme;
 mod reload;
+mod replace;
 mod rules;
 mod shutdown;
 mod tls;

@@ -13,6 +13,9 @@ use longsplice_tests::{Bed, Config, Daemon, Pair, Policy, SOON, eventually, soon
 
 const BYTES: u64 = 200_000;
 
+/// Pins of all maps.
+const MAPS: [&str; 6] = ["buckets", "events", "flows", "meta", "slots", "verdicts"];
+
 /// Starts a listener at 8080 that detaches, and one at 8081 that parks.
 fn bed(name: &str) -> Bed {
     Bed::with(name, Default::default(), Policy::DETACHED, |config| {
@@ -174,4 +177,34 @@ fn pins_of_filters_are_put_back() {
     bed.daemon = daemon.under(&["env", "LONGSPLICE_ATTACH=clsact"]);
     bed.daemon.start(&bed.net.forwarder);
     removed_pins_are_put_back(&mut bed);
+}
+
+#[test]
+fn a_kill_at_any_step_of_the_start_leaves_all_pins_or_none() {
+    let bed = bed("pins-kill");
+    let mut daemon = other(&bed);
+    let there =
+        |daemon: &Daemon| -> usize { daemon.generations().iter().map(|folder| pins(folder).len()).sum() };
+    // Numbers of pins at which it is killed. At 7 the directory is complete; each kill behind that takes a whole start.
+    let steps: Vec<usize> = match std::env::var("LONGSPLICE_STEPS") {
+        Ok(most) => (1..=most.parse().unwrap()).collect(),
+        Err(_) => vec![2, 7, 8],
+    };
+    for step in steps {
+        daemon.start_until(&bed.net.forwarder, |daemon| there(daemon) >= step);
+        for folder in daemon.generations() {
+            let name = folder.file_name().unwrap().to_string_lossy().into_owned();
+            let pins = pins(&folder);
+            let is_whole = MAPS.iter().all(|map| pins.iter().any(|pin| pin == map));
+            assert!(is_whole || name.contains('~'), "step {step}: {name} has {pins:?}");
+        }
+        // Begin from nothing each time, but for what the kill has left unfinished.
+        let _ = fs::remove_dir_all(daemon.pins());
+    }
+    daemon.start(&bed.net.forwarder);
+    assert_eq!(daemon.generations(), [daemon.pins()]);
+    let front = (bed.net.forwarder_client_addr, 8082).into();
+    let mut pair = Pair::connect(&bed.net.client, front, &bed.listener);
+    daemon.wait_state(pair.client_port(), &["detached"]);
+    pair.exchange(BYTES);
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::bytes_in;
+use super::{StandingQueue, bytes_in};
 
 /// Congestion control, as far as the advisor treats them differently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,6 +15,17 @@ pub enum CongestionControl {
     Bbr,
     /// Another one.
     Other,
+}
+
+impl CongestionControl {
+    /// Returns the share of its window, in percent, that a sender keeps at a loss; `None` if losses do not guide it.
+    pub(super) fn kept_at_loss(self) -> Option<u64> {
+        match self {
+            CongestionControl::Cubic => Some(70),
+            CongestionControl::Reno | CongestionControl::Other => Some(50),
+            CongestionControl::Bbr => None,
+        }
+    }
 }
 
 impl From<&str> for CongestionControl {
@@ -66,6 +77,12 @@ pub struct LegSample {
     pub received_peak: u64,
     /// Window that we offer to the peer, in bytes (`rcv_wnd`); `u32::MAX` if the kernel does not tell.
     pub receive_window: u32,
+    /// Window that the peer offers to us, in bytes (`snd_wnd`); `u32::MAX` if the kernel does not tell.
+    pub peer_window: u32,
+    /// Share of the last samples in which our send buffer was the limit, in percent, the latest ones with the most weight.
+    pub send_buffer_limited: u32,
+    /// Queue that stands on this leg, if one does ([`QueueWatch`](super::QueueWatch)).
+    pub standing_queue: Option<StandingQueue>,
 }
 
 /// Rate of losses that makes a leg lossy: one byte or segment in this many. CUBIC loses far less by its own probing,
@@ -84,6 +101,22 @@ impl LegSample {
     /// Returns an estimate of the bytes that the peer can have in flight: a lower bound of its congestion window.
     pub(super) fn in_flight_estimate(&self) -> u64 {
         bytes_in(self.received_peak.max(self.received_rate), self.rtt).min(u64::from(self.receive_window))
+    }
+
+    /// Returns whether a window, ours or the peer's, and not the network, limits what is in flight on this leg.
+    pub(super) fn is_window_limited(&self) -> bool {
+        let nearly =
+            |bytes: u64, window: u32| bytes.saturating_mul(10) >= u64::from(window).saturating_mul(9);
+        let may_send = u64::from(self.cwnd) * u64::from(self.mss);
+        match self.bytes_sent > 0 && self.waiting > 0 {
+            true => nearly(may_send, self.peer_window),
+            false => nearly(self.in_flight_estimate(), self.receive_window),
+        }
+    }
+
+    /// Returns whether segments were lost on this leg, or its sender left slow start because its round trip grew.
+    pub(super) fn was_congested(&self) -> bool {
+        self.ssthresh.is_some() || self.bytes_retransmitted > 0 || self.out_of_order > 0
     }
 
     /// Returns whether this leg loses so much, in either direction, that the distance of repair matters.

@@ -1,7 +1,7 @@
 //! A restarted daemon adopts everything; one that must not adopt changes nothing.
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
-use longsplice_dataplane::{ABI_VERSION, Dataplane, Error, Framing, Mode, Options, Side};
+use longsplice_dataplane::{ABI_VERSION, Adopted, Dataplane, Error, Framing, Mode, Options, Side};
 
 use crate::support::{
     flow::{Flow, Plan, legs},
@@ -23,6 +23,7 @@ fn killed() -> (Flow, String, u32) {
     let index = slot.index();
     std::mem::forget(slot);
     let instance = flow.plane.instance.clone();
+    flow.plane.leave();
     (flow, instance, index)
 }
 
@@ -68,6 +69,7 @@ fn records_and_slots_are_found() {
 fn detached_records_are_found_without_slots() {
     let flow = Flow::detached(Plan::default());
     flow.plane.spoil();
+    flow.plane.leave();
     let (plane, orphans) = Dataplane::open(&options(&flow.plane.instance)).expect("adopted");
     assert!(orphans.is_empty());
     assert_eq!(plane.flow_count(), 1);
@@ -133,6 +135,7 @@ fn serial_numbers_that_are_in_use_are_not_given_out_again() {
         .expect("the element");
     value[4..8].copy_from_slice(&u32::MAX.to_ne_bytes());
     meta.update(&[0; 4], &value, MapFlags::ANY).expect("written");
+    flow.plane.leave();
     let (plane, _orphans) = Dataplane::open(&options(&flow.plane.instance)).expect("adopted");
     let given: Vec<u32> = (0..=late).map(|_| plane.next_serial()).collect();
     let expected = (1..).filter(|serial| ![old, late].contains(serial));
@@ -143,9 +146,8 @@ fn serial_numbers_that_are_in_use_are_not_given_out_again() {
     assert_eq!(given, expected);
 }
 
-#[test]
-fn pins_of_another_version_are_refused_without_a_change() {
-    let (_flow, instance, _) = killed();
+/// Makes the pins those of another version.
+fn of_another_version(instance: &str) {
     let meta =
         MapHandle::from_pinned_path(format!("/sys/fs/bpf/longsplice-{instance}/meta")).expect("a pinned map");
     let mut value = meta
@@ -153,15 +155,97 @@ fn pins_of_another_version_are_refused_without_a_change() {
         .expect("the map")
         .expect("the element");
     assert_eq!(value[..4], ABI_VERSION.to_ne_bytes());
-    let other = ABI_VERSION + 1;
-    value[..4].copy_from_slice(&other.to_ne_bytes());
+    value[..4].copy_from_slice(&(ABI_VERSION + 1).to_ne_bytes());
     meta.update(&[0; 4], &value, MapFlags::ANY).expect("written");
+}
+
+/// Returns the directories of an instance's pins, without the prefix of all.
+fn generations(instance: &str) -> Vec<String> {
+    let prefix = format!("longsplice-{instance}");
+    let all = std::fs::read_dir("/sys/fs/bpf").expect("a directory");
+    let names = all
+        .flatten()
+        .map(|entry| entry.file_name().to_string_lossy().into_owned());
+    let mut found: Vec<String> = names
+        .filter_map(|name| name.strip_prefix(&prefix).map(str::to_owned))
+        .collect();
+    found.sort();
+    found
+}
+
+#[test]
+fn flows_of_another_version_run_on_until_they_are_adopted() {
+    let (mut flow, instance, _) = killed();
+    of_another_version(&instance);
     let before = pins(&instance);
-    match Dataplane::open(&options(&instance)) {
-        Err(Error::Version { found, ours, .. }) => assert_eq!((found, ours), (other, ABI_VERSION)),
-        result => panic!("{result:?}"),
+    let (plane, orphans) = Dataplane::open(&options(&instance)).expect("a generation of its own");
+    assert!(orphans.is_empty());
+    assert_eq!(generations(&instance), ["", "+2"]);
+    assert!(before == pins(&instance), "nothing of the old one is changed");
+    // Theirs still serve the flow; its ports are as taken as our own.
+    assert_eq!(plane.flow_count(), 0);
+    assert!(legs().iter().all(|&leg| plane.direction(leg).is_none()));
+    let old = flow.plane.direction(legs().client).expect("it is there");
+    flow.forwards(
+        Side::Server,
+        &flow.peer_segment(Side::Server),
+        &mut flow.reference(Side::Server),
+    );
+
+    let adopted = plane.adopt_predecessors(|_, _| false).expect("adopted");
+    let expected = Adopted {
+        flows: 1,
+        ..Default::default()
+    };
+    assert_eq!(adopted, expected);
+    assert_eq!(generations(&instance), ["+2"]);
+    flow.plane = Plane::adopted(plane, &instance);
+    assert_eq!(flow.plane.flow_count(), 1);
+    let new = flow.plane.both_directions(legs().client);
+    let (client, server) = (new.client.expect("one"), new.server.expect("one"));
+    assert_eq!((client.serial, client.bytes, client.slot), (old.serial, 42, None));
+    assert_eq!(server.serial, old.serial);
+    assert_ne!(flow.plane.next_serial(), old.serial);
+    for side in Side::BOTH {
+        flow.forwards(side, &flow.peer_segment(side), &mut flow.reference(side));
     }
-    assert!(before == pins(&instance));
+    assert_eq!(
+        flow.plane.adopt_predecessors(|_, _| false).expect("none is left"),
+        Adopted::default()
+    );
+}
+
+#[test]
+fn a_successor_of_a_process_that_still_serves_has_pins_of_its_own() {
+    let flow = Flow::detached(Plan::default());
+    flow.plane.spoil();
+    let instance = flow.plane.instance.clone();
+    let (plane, _) = Dataplane::open(&options(&instance)).expect("a generation of its own");
+    assert_eq!(generations(&instance), ["", "+2"]);
+    assert_eq!(
+        plane.adopt_predecessors(|_, _| false).expect("it still serves"),
+        Adopted::default()
+    );
+    assert!(plane.next_serial() > flow.plane.next_serial());
+    flow.plane.leave();
+    assert_eq!(plane.adopt_predecessors(|_, _| false).expect("adopted").flows, 1);
+    let lo = || std::fs::read_to_string("/proc/sys/net/ipv4/conf/lo/forwarding").expect("a sysctl");
+    assert_eq!(lo().trim(), "1");
+    plane.remove();
+    assert_eq!(lo().trim(), "0", "as the first one found it");
+    assert!(generations(&instance).is_empty());
+}
+
+#[test]
+fn an_unfinished_generation_is_removed() {
+    let net = Net::new();
+    let instance = unique_instance();
+    let unfinished = format!("/sys/fs/bpf/longsplice-{instance}~1-1");
+    std::fs::create_dir(&unfinished).expect("made");
+    let (plane, _) = Dataplane::open(&options(&instance)).expect("opened");
+    assert_eq!(generations(&instance), [""]);
+    plane.remove();
+    drop(net);
 }
 
 #[test]

@@ -128,6 +128,7 @@ fn links_outlive_their_daemon_and_are_taken_over_and_off() {
     let (mut flow, _taps) = wired(XdpMode::Native);
     assert_eq!(xdp_on("a0"), "xdp");
     let instance = flow.plane.instance.clone();
+    flow.plane.leave();
     let (successor, _) = Dataplane::open(&options(&instance)).expect("adopted");
     let ifindex = flow.ifindex(Client);
     successor

@@ -4,10 +4,11 @@ use std::sync::{
     Arc,
     atomic::{AtomicBool, AtomicU64, Ordering},
 };
-
 use std::time::Duration;
 
+use longsplice_core::reason::SpliceReason;
 use longsplice_dataplane::{PerSide, Side};
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::api::FlowId;
@@ -23,6 +24,8 @@ struct Named {
     number: AtomicU64,
     /// True if it was spliced in the present call.
     spliced: AtomicBool,
+    /// Reason of the advisor for the last splice; `None` if it was asked for otherwise.
+    reason: Mutex<Option<SpliceReason>>,
     changed: Notify,
     /// Round-trip times of the handshakes, in nanoseconds; 0: not measured.
     round_trips: PerSide<AtomicU64>,
@@ -48,6 +51,16 @@ impl FlowHandle {
         }
     }
 
+    /// Returns the advisor's reason for the splice of the present call; `None` if a policy or a request asked for it.
+    pub fn reason(&self) -> Option<SpliceReason> {
+        *self.0.reason.lock()
+    }
+
+    /// Sets the advisor's reason for the splice that begins.
+    pub(crate) fn set_reason(&self, reason: SpliceReason) {
+        *self.0.reason.lock() = Some(reason);
+    }
+
     /// Notes the round-trip time of a leg's handshake, and tells the task that relays the pair.
     pub fn note_round_trip(&self, side: Side, time: Duration) {
         let time = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX).max(1);
@@ -70,6 +83,7 @@ impl FlowHandle {
 
     /// Sets the flow at the beginning of a call.
     pub(crate) fn set(&self, id: FlowId) {
+        *self.0.reason.lock() = None;
         self.0.spliced.store(false, Ordering::Release);
         self.0.number.store(u64::from(id.0) + 1, Ordering::Release);
     }

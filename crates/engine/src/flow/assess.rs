@@ -145,8 +145,8 @@ fn leg_options(leg: Leg, info: &TcpInfo, inspection: &Inspection) -> LegOptions 
     }
 }
 
-/// Returns a leg's sample for the advisor, without the rates, which need two samples, and without bytes that wait outside
-/// of its socket.
+/// Returns a leg's sample for the advisor, without what needs two samples, and without bytes that wait outside of its
+/// socket.
 pub(crate) fn sample(socket: &TcpStream, info: &TcpInfo) -> LegSample {
     let us = |n: u32| Duration::from_micros(n.into());
     let name = options::congestion_control(socket).unwrap_or_default();
@@ -166,6 +166,9 @@ pub(crate) fn sample(socket: &TcpStream, info: &TcpInfo) -> LegSample {
         received_rate: 0,
         received_peak: 0,
         receive_window: info.rcv_wnd().unwrap_or(u32::MAX),
+        peer_window: info.snd_wnd().unwrap_or(u32::MAX),
+        send_buffer_limited: 0,
+        standing_queue: None,
     }
 }
 

@@ -1,9 +1,20 @@
 //! Adopts the flows of a predecessor: its sockets died with it, its spliced flows live.
 
-use longsplice_dataplane::{Mode, PerSide, Slot};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use longsplice_core::reap::{Verdict, verdict};
+use longsplice_dataplane::{Adopted, Direction, Mode, PerSide, Slot};
+
+use tokio::time::sleep;
 
 use super::reaper;
 use crate::{context::Context, kernel::Kernel};
+
+/// Interval between two looks for predecessors that have ended.
+const PERIOD: Duration = Duration::from_secs(1);
 
 /// Takes over every flow that is spliced. Removes the others, whose bytes were in the predecessor's sockets: their ends
 /// were reset when it died, or will be by their next segment.
@@ -39,6 +50,49 @@ pub(crate) fn adopt(context: &Context, orphans: Vec<Slot>) {
     context.stats.adopted.add(adopted as u64);
     if adopted + lost > 0 {
         tracing::info!(adopted, lost, "adopted the flows of a predecessor");
+    }
+}
+
+/// Starts the task that looks for predecessors that have ended; it ends with the context.
+pub(crate) fn start(context: &Arc<Context>) {
+    let weak = Arc::downgrade(context);
+    tokio::spawn(async move {
+        loop {
+            let Some(context) = weak.upgrade() else { return };
+            if context.run_blocking(adopt_predecessors).await.is_none() {
+                return;
+            }
+            drop(context);
+            sleep(PERIOD).await;
+        }
+    });
+}
+
+/// Adopts the flows of generations whose processes have ended: of another version, or one that this process replaces.
+fn adopt_predecessors(context: &Context, kernel: &Kernel) {
+    let limits = context.limits();
+    let is_over =
+        |a: &Direction, b: &Direction| matches!(verdict(&reaper::flow_end(a, b), &limits), Verdict::Reap(_));
+    let Adopted {
+        flows,
+        lost,
+        alone,
+        left,
+    } = match kernel.plane.adopt_predecessors(is_over) {
+        Ok(adopted) => adopted,
+        Err(error) => {
+            if !context.adoption_failed.swap(true, Ordering::Relaxed) {
+                tracing::warn!(%error, "a predecessor's flows run on without a process: they cannot be adopted");
+            }
+            return;
+        }
+    };
+    for leg in alone {
+        context.unpaired.add_alone(leg, tokio::time::Instant::now());
+    }
+    context.stats.adopted.add(flows);
+    if flows + lost > 0 {
+        tracing::info!(adopted = flows, lost, left, "adopted the flows of a predecessor");
     }
 }
 

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use longsplice_core::reap::{DirectionEnd, FlowEnd as Ending, Limits, Reaped, Verdict, verdict};
+use longsplice_core::reap::{DirectionEnd, FlowEnd as Ending, Reaped, Verdict, verdict};
 use longsplice_dataplane::{Dataplane, Direction, PerSide};
 use rustix::time::{ClockId, clock_gettime};
 use tokio::time::sleep;
@@ -47,9 +47,8 @@ pub(crate) fn start(context: &Arc<Context>) {
     });
     let weak = Arc::downgrade(context);
     tokio::spawn(async move {
-        let (mut period, mut memory) = (PERIOD, Memory::default());
+        let mut memory = Memory::default();
         loop {
-            sleep(period).await;
             let Some(context) = weak.upgrade() else { return };
             let done = context.run_blocking(move |context, kernel| {
                 let walked = round(context, kernel);
@@ -60,7 +59,8 @@ pub(crate) fn start(context: &Arc<Context>) {
             });
             let Some((walked, later)) = done.await else { return };
             memory = later;
-            period = PERIOD.max(walked * SHARE);
+            drop(context);
+            sleep(PERIOD.max(walked * SHARE)).await;
         }
     });
 }
@@ -148,10 +148,7 @@ pub(crate) fn records(plane: &Dataplane) -> io::Result<HashMap<u32, PerSide<Opti
 fn reap(context: &Context, kernel: &Kernel) -> io::Result<Duration> {
     let plane = &kernel.plane;
     let started = computed();
-    let limits = Limits {
-        record_ttl: context.config.record_ttl,
-        idle_timeout: context.config.idle_timeout,
-    };
+    let limits = context.limits();
     let mut records = 0_u32;
     // Look again only at those that are due: most flows live, and most closed ones are kept for a while.
     let mut due = Vec::new();

@@ -1,8 +1,9 @@
-//! Measures the rate of bytes from each side.
+//! Measures the rate of bytes from each side, and how often a send buffer is the limit.
 
 use std::time::Duration;
 
 use longsplice_dataplane::{PerSide, Side};
+use longsplice_repair::TcpInfo;
 use tokio::time::Instant;
 
 use crate::relay::pump::Pump;
@@ -53,5 +54,36 @@ impl Meter {
     /// Returns the highest rates of all samples.
     pub(crate) fn peaks(&self) -> PerSide<u64> {
         self.peaks
+    }
+}
+
+/// Estimates how often the send buffer of each socket is what holds bytes back. (The kernel's own measure counts only
+/// writes that find no room; the pump writes what fits.)
+#[derive(Debug, Default)]
+pub(crate) struct FullBuffers {
+    percent: PerSide<u32>,
+}
+
+impl FullBuffers {
+    /// Notes whether the socket toward a side was full: all that it held was sent, neither its congestion window nor the
+    /// peer's window was used up, and `waiting` bytes found no room.
+    pub(crate) fn note(&mut self, side: Side, info: &TcpInfo, waiting: u64) {
+        let segment = u64::from(info.snd_mss());
+        let in_flight = u64::from(info.unacked()) * segment;
+        let windows = [
+            u64::from(info.snd_cwnd()) * segment,
+            info.snd_wnd().map_or(u64::MAX, u64::from),
+        ];
+        let has_room = windows
+            .iter()
+            .all(|window| in_flight * 4 < window.saturating_mul(3));
+        let is_full = waiting > 0 && info.notsent_bytes() == 0 && in_flight > 0 && has_room;
+        let percent = &mut self.percent[side];
+        *percent = (*percent * 3 + if is_full { 100 } else { 0 }) / 4;
+    }
+
+    /// Returns the share of the last looks at a side, in percent.
+    pub(crate) fn percent(&self) -> PerSide<u32> {
+        self.percent
     }
 }

@@ -54,7 +54,7 @@ impl<'a> Coupling<'a> {
         let mut session = self.session;
         match begin(&mut session).await {
             Ok(flow) => State::Draining(Draining { session, flow }),
-            Err((Failure::Over(exit), flow)) => State::Over(session.conclude(exit, flow)),
+            Err((Failure::Over(exit), flow)) => State::over(session.conclude(exit, flow)),
             Err((Failure::Refused(refusal), flow)) => {
                 if let Some(flow) = flow {
                     flow.stop_coupling();

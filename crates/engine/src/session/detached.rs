@@ -60,7 +60,7 @@ pub(super) fn leave<'a>(
         let relayed = Side::BOTH.map(|side| session.pump.bytes(side)).iter().sum();
         let before = session.base_bytes.unwrap_or_default();
         session.context.ends.left(serial, before, relayed);
-        return Ok(State::Over(Ended::Detached(id)));
+        return Ok(State::over(Ended::Detached(id)));
     }
     Ok(State::Detached(Detached {
         session,
@@ -98,7 +98,7 @@ impl<'a> Detached<'a> {
                 }
             };
             if over {
-                return Ok(State::Over(self.over(&directions)));
+                return Ok(State::over(self.over(&directions)));
             }
             if self.session.fired(now).is_some() || self.hold.queue.is_waiting() {
                 let error = match self.come_back().await {
@@ -110,7 +110,7 @@ impl<'a> Detached<'a> {
                 };
                 if self.session.entry.is_to_end() && error.kind() != io::ErrorKind::NotFound {
                     tracing::debug!(flow = self.serial, %error, "it ends without a word to its ends");
-                    return Ok(State::Over(self.cut_off(&directions)));
+                    return Ok(State::over(self.cut_off(&directions)));
                 }
                 // Log one line for each flow that waits, however often it tries.
                 if retry.is_first() {
@@ -122,7 +122,7 @@ impl<'a> Detached<'a> {
                         %error,
                         "the flow could not come back for {GIVE_UP:?}: both ends are reset by their next segment"
                     );
-                    return Ok(State::Over(self.cut_off(&directions)));
+                    return Ok(State::over(self.cut_off(&directions)));
                 };
                 next = now + wait;
             }
@@ -132,7 +132,7 @@ impl<'a> Detached<'a> {
                 () = sleep_until(next.max(now + Duration::from_millis(1))) => {}
                 () = self.session.entry.asked() => {}
                 () = self.session.context.closing.cancelled() => {
-                    return Ok(State::Over(Ended::Detached(self.session.id())));
+                    return Ok(State::over(Ended::Detached(self.session.id())));
                 }
             }
         }

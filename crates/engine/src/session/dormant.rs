@@ -44,7 +44,7 @@ pub(super) fn park<'a>(
         }
         _ => {
             let reset = Exit::reset("a socket was reset");
-            return Ok(State::Over(session.conclude(reset, Some(flow))));
+            return Ok(State::over(session.conclude(reset, Some(flow))));
         }
     }
     let switched = started.elapsed();
@@ -101,7 +101,7 @@ impl<'a> Dormant<'a> {
         loop {
             if let Err(exit) = session.step() {
                 // The sockets are awake already, and an end was reset.
-                return Ok(State::Over(session.conclude(exit, Some(flow))));
+                return Ok(State::over(session.conclude(exit, Some(flow))));
             }
             let now = Instant::now();
             let directions = flow.directions();

@@ -40,7 +40,7 @@ impl<'a> Draining<'a> {
                 session.note_awake(&flow);
                 Ok(State::Resuming(Resuming { session, flow }))
             }
-            Err(exit) => Ok(State::Over(session.conclude(exit, Some(flow)))),
+            Err(exit) => Ok(State::over(session.conclude(exit, Some(flow)))),
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::{io, sync::Arc, time::Duration};
 
 use longsplice_core::{
+    advisor::QueueWatch,
     policy::{DetachPolicy, SplicePolicy},
     seq::Seq,
 };
@@ -23,7 +24,7 @@ use crate::{
     relay::{
         gate::Gate,
         idle::Idleness,
-        meter::Meter,
+        meter::{FullBuffers, Meter},
         pump::{Pump, TURN},
         queue::QueueLimit,
         throttle::Throttle,
@@ -78,6 +79,10 @@ pub(super) struct Session<'a> {
     /// Rate for the advisor, over whole round trips: a burst or the wait for a window must not count as the stream's
     /// rate.
     pub(super) pace: Meter,
+    /// Times at which our buffers were full, for the advisor.
+    pub(super) full_buffers: FullBuffers,
+    /// Round trips of the legs of an accelerated pair, for the advisor.
+    pub(super) queues: [QueueWatch; 2],
     pub(super) since: Instant,
     pub(super) rounds: u32,
     /// True if the pair was ever spliced; `spliced_here`: in this call.
@@ -148,6 +153,8 @@ impl<'a> Session<'a> {
             is_trial: pair.is_trial,
             base_bytes: None,
             pace: Meter::new(now),
+            full_buffers: FullBuffers::default(),
+            queues: Default::default(),
             since: now,
             rounds: 0,
             spliced: before.is_some_and(|b| b.spliced),

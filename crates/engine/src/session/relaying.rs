@@ -1,9 +1,9 @@
 //! Relays bytes through the process until a splice is due, or the caller wants the pair back.
 
-use std::{io, time::Duration};
+use std::{io, sync::atomic::Ordering, time::Duration};
 
 use longsplice_core::{
-    advisor::{Advice, Thresholds, advise},
+    advisor::{Advice, LegSample, QueueWatch, Thresholds, advise},
     patience::Waiter,
     reason::RelayReason,
 };
@@ -59,10 +59,10 @@ impl<'a> Relaying<'a> {
         Ok(match relayed {
             Ok(()) => State::Coupling(Coupling { session }),
             Err(Exit::Trapped(_)) if session.entry.is_to_end() => {
-                State::Over(session.conclude(Exit::asked(), None))
+                State::over(session.conclude(Exit::asked(), None))
             }
-            Err(Exit::Trapped(trap)) => State::Over(session.give_back(trap).await?),
-            Err(exit) => State::Over(session.conclude(exit, None)),
+            Err(Exit::Trapped(trap)) => State::over(session.give_back(trap).await?),
+            Err(exit) => State::over(session.conclude(exit, None)),
         })
     }
 }
@@ -218,30 +218,61 @@ impl Session<'_> {
         self.entry.note_round_trips(times);
         let path = times.client.saturating_add(times.server);
         self.pace.sample(now, &self.pump, path);
+        let age = now.duration_since(self.since);
         let mut samples = Vec::with_capacity(2);
         for side in Side::BOTH {
             let mut sample = assess::sample(self.pump.socket(side), &infos[side]);
             sample.rtt = times[side];
             let other = side.other();
             let unread = unread(self.pump.socket(other)).map_err(io::Error::from)?;
+            let beyond = self.pump.held(other) as u64 + u64::from(unread);
+            self.full_buffers.note(side, &infos[side], beyond);
             // Bytes that wait for the rate limit do not wait for their receiver's leg.
             if self.throttle.rate_of(other).is_none() {
-                sample.waiting += self.pump.held(other) as u64 + u64::from(unread);
+                sample.waiting += beyond;
             }
             let most = self.throttle.rate_of(side).unwrap_or(u64::MAX);
             sample.received_rate = self.pace.rates()[side].min(most);
             sample.received_peak = self.pace.peaks()[side].min(most);
+            sample.send_buffer_limited = self.full_buffers.percent()[side];
             samples.push(sample);
         }
-        let thresholds = self.acceleration.map_or_else(Thresholds::auto, |a| a.thresholds);
-        let age = now.duration_since(self.since);
+        if self.acceleration.is_some() {
+            self.watch_queues(age, &infos, &mut samples);
+        }
+        let mut thresholds = self.acceleration.map_or_else(Thresholds::auto, |a| a.thresholds);
+        thresholds.yields_at_queue &= self.context.has_plain_traffic.load(Ordering::Relaxed);
         Ok(match advise(&thresholds, &samples[0], &samples[1], age, bytes) {
-            Advice::Splice => Due::Splice,
+            Advice::Splice(reason) => {
+                if let Some(handle) = &self.handle {
+                    handle.set_reason(reason);
+                }
+                Due::Splice
+            }
             Advice::Wait { reason, again } => {
                 self.entry.set_reason(Some(reason));
                 self.gate.wait(now, again);
                 Due::NotBefore(Some(now + again))
             }
         })
+    }
+
+    /// Notes the round trips of an accelerated pair in its samples: the lowest ones since it was taken over, and the queues.
+    fn watch_queues(&mut self, age: Duration, infos: &PerSide<TcpInfo>, samples: &mut [LegSample]) {
+        let lowest = |(watch, sample): (&QueueWatch, &LegSample)| {
+            let known = [watch.lowest(), sample.min_rtt, Some(sample.rtt)];
+            known.into_iter().flatten().min().unwrap_or_default()
+        };
+        let path = self.queues.iter().zip(&*samples).map(lowest).sum();
+        for ((watch, info), sample) in self.queues.iter_mut().zip(infos.iter()).zip(samples) {
+            // What a leg only receives has passed its queue: no acknowledgement of ours comes back through that.
+            let receives = info.rcv_rtt_us() > 0 && info.last_data_recv_ms() < info.last_data_sent_ms();
+            let rtt = match receives {
+                true => Duration::from_micros(info.rcv_rtt_us().into()),
+                false => sample.rtt,
+            };
+            sample.standing_queue = watch.note(age, rtt, sample.min_rtt, path);
+            sample.min_rtt = watch.lowest();
+        }
     }
 }

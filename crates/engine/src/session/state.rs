@@ -22,7 +22,14 @@ pub(super) enum State<'a> {
     Detached(Detached<'a>),
     Resuming(Resuming<'a>),
     /// The call is over.
-    Over(Ended),
+    Over(Box<Ended>),
+}
+
+impl State<'_> {
+    /// Ends the call.
+    pub(super) fn over(ended: Ended) -> Self {
+        State::Over(Box::new(ended))
+    }
 }
 
 /// The process moves the bytes.

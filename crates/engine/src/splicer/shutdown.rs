@@ -18,11 +18,16 @@ impl Splicer {
         }
     }
 
+    /// Begins a shutdown: dormant pairs are detached, and relayed ones go on until [`Splicer::shutdown`] gives them up.
+    pub fn begin_shutdown(&self) {
+        self.context.closing.cancel();
+    }
+
     /// Waits up to `timeout` for relayed pairs to end, and resets the others, which takes half a second at most. Detaches
     /// dormant pairs at once. Leaves or ends spliced flows. Removes the pins when nothing is left that needs them. Make
     /// no calls to the splicer afterwards; close sockets that a handler holds before it.
     pub async fn shutdown(&self, how: Shutdown, timeout: Duration) {
-        self.context.closing.cancel();
+        self.begin_shutdown();
         self.wait_empty(timeout).await;
         self.context.ended.cancel();
         // A pair that is in its drain now ends with the process.
@@ -48,5 +53,6 @@ impl Context {
         if how == Shutdown::EndSpliced || reaper::records(plane).is_ok_and(|r| r.is_empty()) {
             plane.remove();
         }
+        plane.leave();
     }
 }

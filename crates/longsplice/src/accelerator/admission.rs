@@ -111,9 +111,15 @@ impl Accelerator {
             if is_full {
                 return Some(PassReason::Limit);
             }
+            if self.buffers.are_short() {
+                return Some(PassReason::Memory);
+            }
             let held = open + self.shared.tracker.count();
             return (!self.shared.memory.admits(held)).then_some(PassReason::Memory);
         };
+        if !self.buffers.can_gain(step.window) {
+            return Some(PassReason::Buffers);
+        }
         let sides = (
             self.interfaces.place(step.client_interface),
             self.interfaces.place(answer.interface),

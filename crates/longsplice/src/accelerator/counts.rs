@@ -5,7 +5,9 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
+use longsplice_engine::reason::SpliceReason;
 use serde::{Deserialize, Serialize};
+use strum::VariantArray;
 
 /// Reason why a connection is not taken over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,6 +18,8 @@ pub enum PassReason {
     Limit,
     /// There is no memory for it.
     Memory,
+    /// The kernel's buffers here are too small beside the windows of the ends.
+    Buffers,
     /// Both ends are on one side of the node.
     OneSide,
     /// An end is an address of this host.
@@ -33,10 +37,11 @@ pub enum PassReason {
 }
 
 impl PassReason {
-    const ALL: [PassReason; 10] = [
+    const ALL: [PassReason; 11] = [
         PassReason::Options,
         PassReason::Limit,
         PassReason::Memory,
+        PassReason::Buffers,
         PassReason::OneSide,
         PassReason::OwnAddress,
         PassReason::Asymmetric,
@@ -52,6 +57,7 @@ impl PassReason {
             PassReason::Options => "options",
             PassReason::Limit => "limit",
             PassReason::Memory => "memory",
+            PassReason::Buffers => "buffers",
             PassReason::OneSide => "one_side",
             PassReason::OwnAddress => "own_address",
             PassReason::Asymmetric => "asymmetric",
@@ -96,6 +102,9 @@ pub struct AcceleratorStatus {
     pub taken_over_again_total: BTreeMap<String, u64>,
     /// Times that one was released.
     pub released_total: u64,
+    /// Those that the policy released, by its reason; others were asked for, or made room.
+    #[serde(default)]
+    pub released_by_reason: BTreeMap<String, u64>,
     /// Connections that were not taken over, by reason.
     pub passed_through_total: BTreeMap<String, u64>,
     /// Legs for which the kernel does not have the configured congestion control.
@@ -111,6 +120,7 @@ pub(super) struct Counts {
     taken_over: AtomicU64,
     taken_over_again: [AtomicU64; AgainReason::ALL.len()],
     released: AtomicU64,
+    released_by: [AtomicU64; SpliceReason::VARIANTS.len()],
     passed_through: [AtomicU64; PassReason::ALL.len()],
     congestion_failures: AtomicU64,
     early_failures: AtomicU64,
@@ -128,8 +138,11 @@ impl Counts {
         }
     }
 
-    pub(super) fn released(&self) {
+    pub(super) fn released(&self, reason: Option<SpliceReason>) {
         self.released.fetch_add(1, Ordering::Relaxed);
+        if let Some(count) = reason.and_then(|reason| self.released_by.get(reason as usize)) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     pub(super) fn passed_through(&self, reason: PassReason) {
@@ -157,6 +170,11 @@ impl Counts {
                 .map(|(reason, count)| (reason.as_str().to_owned(), get(count)))
                 .collect(),
             released_total: get(&self.released),
+            released_by_reason: SpliceReason::VARIANTS
+                .iter()
+                .zip(&self.released_by)
+                .map(|(reason, count)| (reason.as_str().to_owned(), get(count)))
+                .collect(),
             passed_through_total: PassReason::ALL
                 .iter()
                 .zip(&self.passed_through)
@@ -178,6 +196,16 @@ mod tests {
         for (n, reason) in PassReason::ALL.into_iter().enumerate() {
             (0..=n).for_each(|_| counts.passed_through(reason));
         }
+        for (n, reason) in SpliceReason::VARIANTS.iter().enumerate() {
+            (0..=n).for_each(|_| counts.released(Some(*reason)));
+        }
+        counts.released(None);
+        let released = counts.snapshot(0);
+        for (n, reason) in SpliceReason::VARIANTS.iter().enumerate() {
+            assert_eq!(released.released_by_reason[reason.as_str()], n as u64 + 1);
+        }
+        let by_reason: u64 = released.released_by_reason.values().sum();
+        assert_eq!(released.released_total, by_reason + 1);
         let shown = counts.snapshot(0).passed_through_total;
         for (n, reason) in PassReason::ALL.into_iter().enumerate() {
             assert_eq!(shown[reason.as_str()], n as u64 + 1);

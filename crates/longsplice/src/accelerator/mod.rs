@@ -6,10 +6,12 @@
 //! the node were a router only, and the reason is counted.
 
 mod admission;
+mod buffers;
 mod counts;
 mod distances;
 mod losses;
 mod passed;
+mod plain_traffic;
 mod release;
 
 use std::{
@@ -28,7 +30,7 @@ use longsplice_engine::{
     Acceleration, Ended, FlowHandle, Pair, PerSide, Returned, Side, Splicer, Trap, Until,
     handshake::{Confirmed, EarlyClient, Handshakes, KnownServers, Opened, Taken},
     policy::SplicePolicy,
-    reason::RelayReason,
+    reason::{RelayReason, SpliceReason},
     rules::{RulePacket, RulePackets, RulesError},
 };
 use parking_lot::Mutex;
@@ -36,6 +38,7 @@ use tokio::{sync::Semaphore, time::Instant};
 
 use self::{
     admission::{Interfaces, Place},
+    buffers::Buffers,
     counts::Counts,
     distances::Distances,
     losses::{Released, ReleasedTable},
@@ -64,6 +67,7 @@ pub struct Accelerator {
     config: AccelerateConfig,
     shared: Arc<Shared>,
     interfaces: Interfaces,
+    buffers: Buffers,
     counts: Counts,
     distances: Mutex<Distances>,
     passed: Mutex<PassedList>,
@@ -95,6 +99,7 @@ impl Accelerator {
             interfaces: Interfaces::new(&config),
             config,
             shared: Arc::clone(shared),
+            buffers: Buffers::default(),
             counts: Counts::default(),
             distances: Mutex::default(),
             passed: Mutex::default(),
@@ -106,6 +111,7 @@ impl Accelerator {
             early: Arc::new(Semaphore::new(MOST_EARLY)),
         });
         tokio::spawn(Arc::clone(&accelerator).read(packets));
+        tokio::spawn(Arc::clone(&accelerator).watch_plain_traffic());
         tokio::spawn(Arc::clone(&accelerator).watch_losses());
         Ok(accelerator)
     }
@@ -147,7 +153,7 @@ impl Accelerator {
     fn take(self: &Arc<Self>, handshakes: &mut Handshakes, packet: &RulePacket) {
         match handshakes.take(packet, |step| self.admission(step)) {
             Ok(Some(Taken::Opened(opened))) => {
-                tokio::spawn(Arc::clone(self).open(opened));
+                self.open(opened);
             }
             Ok(Some(Taken::Early(early))) => {
                 let known = handshakes.known_servers().clone();
@@ -200,11 +206,11 @@ impl Accelerator {
         handle.note_round_trip(Side::Server, round_trip);
         let pair = Pair::new(client, server);
         drop(permit);
-        self.open(Opened { pair, step, handle }).await;
+        self.open(Opened { pair, step, handle });
     }
 
-    /// Carries a connection that was just taken over.
-    async fn open(self: Arc<Self>, opened: Opened) {
+    /// Has a task carry a connection that was just taken over.
+    fn open(self: &Arc<Self>, opened: Opened) {
         self.counts.taken_over();
         let Opened { pair, step, handle } = opened;
         let client = self.interfaces.place(step.client_interface);
@@ -223,7 +229,8 @@ impl Accelerator {
             round_trips: handle.round_trips(),
             times: 0,
         };
-        self.carry(pair, handle, released).await;
+        let carried = Arc::clone(self).carry(Box::new(pair), handle, released);
+        tokio::spawn(carried);
     }
 
     fn set_congestion(&self, socket: impl AsFd, is_inside: bool) -> io::Result<()> {
@@ -253,13 +260,14 @@ impl Accelerator {
             round_trips: PerSide::both(None),
             times: 0,
         });
-        let pair = taken_over_again(returned, reason);
-        let accelerator = Arc::clone(self);
-        tokio::spawn(async move { accelerator.carry(pair, FlowHandle::default(), released).await });
+        let pair = Box::new(taken_over_again(returned, reason));
+        let carried = Arc::clone(self).carry(pair, FlowHandle::default(), released);
+        tokio::spawn(carried);
     }
 
-    /// Relays a connection until it ends or is released. `released`: what is known of it then.
-    async fn carry(&self, pair: Pair, handle: FlowHandle, mut released: Released) {
+    /// Relays a connection until it ends or is released. `released`: what is known of it then. There are thousands of these:
+    /// what is large stands in boxes, and only while it is needed.
+    async fn carry(self: Arc<Self>, pair: Box<Pair>, handle: FlowHandle, mut released: Released) {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let carried = Carried {
             handle: handle.clone(),
@@ -267,32 +275,37 @@ impl Accelerator {
             is_releasing: false,
         };
         self.carried.lock().insert(number, carried);
-        let mut pair = pair
-            .with_idle(idle_policy(None, None))
-            .with_acceleration(Acceleration {
-                thresholds: self.config.thresholds(),
-                queue: self.config.queue,
-            })
-            .with_handle(&handle);
+        let acceleration = Acceleration {
+            thresholds: self.config.thresholds(),
+            queue: self.config.queue,
+        };
+        let splice = |pair: Pair| Box::pin(self.splicer().splice(pair, Until::closed()));
+        let mut call = splice(
+            pair.with_idle(idle_policy(None, None))
+                .with_acceleration(acceleration)
+                .with_handle(&handle),
+        );
         loop {
-            let call = self.splicer().splice(pair, Until::closed());
-            let ended = async {
-                tokio::pin!(call);
-                tokio::select! {
-                    ended = &mut call => return ended,
-                    () = handle.spliced() => {
-                        self.counts.released();
-                        let known = handle.round_trips();
-                        released.round_trips =
-                            PerSide::from_fn(|side| known[side].or(released.round_trips[side]));
-                        if let Some(id) = handle.id() {
-                            self.watch(id, released);
-                        }
-                    }
-                }
-                call.await
+            let over = tokio::select! {
+                ended = &mut call => Some(ended),
+                () = handle.spliced() => None,
             };
-            match ended.await {
+            let ended = match over {
+                Some(ended) => ended,
+                None => {
+                    self.counts.released(handle.reason());
+                    let known = handle.round_trips();
+                    released.round_trips =
+                        PerSide::from_fn(|side| known[side].or(released.round_trips[side]));
+                    // The losses of a full queue are no reason to take it over again.
+                    let is_watched = handle.reason() != Some(SpliceReason::StandingQueue);
+                    if let Some(id) = handle.id().filter(|_| is_watched) {
+                        self.watch(id, released);
+                    }
+                    call.as_mut().await
+                }
+            };
+            match ended {
                 Ok(Ended::Returned(returned)) if returned.why == Trap::Admin => {
                     let known = self.released.lock().get(returned.id);
                     let is_lossy = known.is_some_and(|known| known.times > released.times);
@@ -302,9 +315,9 @@ impl Accelerator {
                         false => AgainReason::Command,
                     };
                     self.counts.taken_over_again(reason);
-                    pair = taken_over_again(returned, reason);
+                    call = splice(taken_over_again(returned, reason));
                 }
-                Ok(Ended::Returned(returned)) => pair = returned.into(),
+                Ok(Ended::Returned(returned)) => call = splice(returned.into()),
                 Ok(Ended::Closed(summary)) => {
                     tracing::debug!(flow = %summary.id, reset = summary.reset, spliced = summary.spliced, "accelerated connection ended");
                     self.released.lock().remove(summary.id);

@@ -3,9 +3,12 @@
 use std::{
     fs::{self, File, Permissions, TryLockError},
     io,
-    os::unix::{
-        fs::{MetadataExt, OpenOptionsExt, PermissionsExt},
-        net::{UnixListener, UnixStream},
+    os::{
+        fd::OwnedFd,
+        unix::{
+            fs::{MetadataExt, OpenOptionsExt, PermissionsExt},
+            net::{UnixListener, UnixStream},
+        },
     },
     path::{Path, PathBuf},
 };
@@ -17,9 +20,12 @@ use crate::instance::InstanceName;
 #[derive(Debug)]
 pub struct Claim {
     socket: PathBuf,
-    listener: UnixListener,
+    /// Listener of the socket, and the inode of its name; `None` until it is opened.
+    listener: Option<(UnixListener, u64)>,
     lock_path: PathBuf,
-    _lock: File,
+    lock: File,
+    /// True once a successor has the lock, too.
+    handed_over: bool,
 }
 
 /// Reason why an instance could not be claimed.
@@ -89,18 +95,33 @@ pub fn claim(places: &Places, instance: &InstanceName, admin: Option<&Path>) -> 
             at: socket,
         });
     }
-    if fs::symlink_metadata(&socket).is_ok_and(|m| !is_socket(&m)) {
-        return Err(ClaimError::InTheWay(socket));
-    }
-    let listener = listen(&socket).map_err(|source| ClaimError::Make {
-        path: socket.clone(),
-        source,
-    })?;
+    let mut claim = Claim {
+        socket,
+        listener: None,
+        lock_path,
+        lock,
+        handed_over: false,
+    };
+    claim.open()?;
+    Ok(claim)
+}
+
+/// Claims the instance with the lock of the running daemon, which both hold then. Its socket serves until
+/// [`Claim::open`].
+pub(crate) fn inherit(
+    places: &Places,
+    instance: &InstanceName,
+    admin: Option<&Path>,
+    lock: OwnedFd,
+) -> Result<Claim, ClaimError> {
+    let directory = places.own_directory().map_err(ClaimError::NoPlace)?;
+    let socket = admin.map_or_else(|| directory.join(format!("{instance}.sock")), Path::to_owned);
     Ok(Claim {
         socket,
-        listener,
-        lock_path,
-        _lock: lock,
+        listener: None,
+        lock_path: directory.join(format!("{instance}.lock")),
+        lock: File::from(lock),
+        handed_over: false,
     })
 }
 
@@ -157,17 +178,55 @@ impl Claim {
         &self.socket
     }
 
+    /// Opens the socket, in place of a stale one or a predecessor's.
+    ///
+    /// # Errors
+    /// The socket cannot be made.
+    pub(crate) fn open(&mut self) -> Result<(), ClaimError> {
+        if fs::symlink_metadata(&self.socket).is_ok_and(|m| !is_socket(&m)) {
+            return Err(ClaimError::InTheWay(self.socket.clone()));
+        }
+        let opened = listen(&self.socket)
+            .and_then(|listener| Ok((listener, fs::symlink_metadata(&self.socket)?.ino())));
+        self.listener = Some(opened.map_err(|source| ClaimError::Make {
+            path: self.socket.clone(),
+            source,
+        })?);
+        Ok(())
+    }
+
+    /// Returns the lock, for a successor.
+    pub(crate) fn lock(&self) -> io::Result<OwnedFd> {
+        Ok(self.lock.try_clone()?.into())
+    }
+
+    /// Leaves the instance to a successor that has the lock.
+    pub(crate) fn hand_over(&mut self) {
+        self.handed_over = true;
+    }
+
     pub(super) fn listener(&self) -> io::Result<UnixListener> {
-        self.listener.try_clone()
+        let (listener, _) = self.listener.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        listener.try_clone()
     }
 }
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        // Keep this order: while the lock is held, both names belong to this daemon. The next daemon replaces a file
-        // that cannot be removed.
-        let _ = fs::remove_file(&self.socket);
-        let _ = fs::remove_file(&self.lock_path);
+        // Leave the socket of a successor, which has replaced ours.
+        let inode = fs::symlink_metadata(&self.socket).map(|m| m.ino());
+        if self
+            .listener
+            .as_ref()
+            .is_some_and(|(_, ours)| inode.is_ok_and(|inode| inode == *ours))
+        {
+            let _ = fs::remove_file(&self.socket);
+        }
+        // Remove the lock last: while it is held, both names belong to this daemon. The next daemon replaces a file that
+        // cannot be removed. A successor that has not opened its socket has failed: the lock is the predecessor's.
+        if !self.handed_over && self.listener.is_some() {
+            let _ = fs::remove_file(&self.lock_path);
+        }
     }
 }
 

@@ -111,6 +111,17 @@ impl Client {
     }
 }
 
+/// Returns the reason that an answer which is no success gives.
+pub(crate) fn refusal(answer: &[u8]) -> String {
+    match parse_answer(answer) {
+        Some((status, body)) => match serde_json::from_str::<ErrorBody>(body) {
+            Ok(e) => e.error,
+            Err(_) => format!("status {status}"),
+        },
+        None => "no HTTP answer".to_owned(),
+    }
+}
+
 /// Splits an answer into its status and its body.
 fn parse_answer(answer: &[u8]) -> Option<(u16, &str)> {
     let (head, body) = std::str::from_utf8(answer).ok()?.split_once("\r\n\r\n")?;

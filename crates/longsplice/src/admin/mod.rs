@@ -1,7 +1,8 @@
 //! Provides the admin interface of a running daemon: HTTP and JSON over a Unix socket that only its user can open.
 //!
 //! `GET /status`, `GET /flows`, `POST /flows/ID/splice`, `…/unsplice` and `…/kill`, `GET`, `PUT` and `DELETE /rules`,
-//! `POST /reload`, `GET /servers`, `POST /servers/drain` and `…/ready`. Errors are `{"error": "…"}`.
+//! `POST /reload`, `GET /servers`, `POST /servers/drain` and `…/ready`, and `POST /handover`, which becomes a connection
+//! of its own protocol ([`crate::handover`]). Errors are `{"error": "…"}`.
 
 mod claim;
 pub mod client;
@@ -21,6 +22,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+pub(crate) use claim::inherit;
 pub use claim::{Claim, ClaimError, claim};
 pub use places::Places;
 
@@ -28,6 +30,7 @@ use crate::{
     accelerator::{Accelerator, AcceleratorStatus, PassedThrough},
     access_log::LogCounts,
     config_status::{ConfigStatus, GenerationStatus},
+    handover::Handover,
     instance::InstanceName,
     listener::{ListenerStatus, Shared},
     memory::MemoryStatus,
@@ -50,6 +53,8 @@ pub struct Admin {
     pub rules: Arc<RuleManager>,
     /// Channel for requests to reload.
     pub reload: mpsc::Sender<ReloadRequest>,
+    /// Channel for successors; it holds one at a time.
+    pub(crate) handover: mpsc::Sender<Handover>,
     /// Start of the daemon, on the monotonic clock.
     pub started: Instant,
     /// Start of the daemon, on the wall clock.

@@ -4,24 +4,34 @@ use std::{io, sync::Arc};
 
 use axum::{
     Json, Router,
-    extract::{Path, State},
-    http::StatusCode,
+    body::Body,
+    extract::{Path, Request, State},
+    http::{
+        StatusCode,
+        header::{CONNECTION, UPGRADE},
+    },
     response::{IntoResponse, Response},
     routing::{get, post},
 };
+use hyper_util::{rt::TokioIo, server::conn::auto::upgrade::downcast};
 use longsplice_engine::{
     FlowId, RequestError, Returned,
     rules::{Rule, RulesError},
 };
 use serde::Serialize;
 use tokio::{
-    net::{TcpStream, UnixListener},
+    net::{TcpStream, UnixListener, UnixStream},
     sync::{mpsc::error::TrySendError, oneshot},
 };
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{Admin, claim::Claim, error, servers};
-use crate::{accelerator::AgainReason, access_log::End, listener::spawn_reclaimed};
+use crate::{
+    accelerator::AgainReason,
+    access_log::End,
+    handover::{Handover, PROTOCOL},
+    listener::spawn_reclaimed,
+};
 
 /// Serves until the handle is dropped.
 pub fn serve(claim: &Claim, admin: Admin) -> io::Result<AbortOnDropHandle<()>> {
@@ -44,6 +54,7 @@ fn router(admin: Arc<Admin>) -> Router {
         .route("/flows/{id}/unsplice", post(unsplice))
         .route("/flows/{id}/kill", post(kill))
         .route("/reload", post(reload))
+        .route("/handover", post(handover))
         .merge(servers::router())
         .fallback(async || error(StatusCode::NOT_FOUND, "there is no such resource"))
         .with_state(admin)
@@ -143,6 +154,48 @@ async fn reload(State(admin): State<Arc<Admin>>) -> Response {
         Ok(Err(e)) => error(StatusCode::CONFLICT, &e.to_string()),
         Err(_) => stopping(),
     }
+}
+
+/// Passes the connection on to the daemon, once the client has the answer.
+async fn handover(State(admin): State<Arc<Admin>>, mut request: Request) -> Response {
+    if admin.stopping.is_cancelled() {
+        return error(StatusCode::CONFLICT, "it is shutting down");
+    }
+    if admin.accelerator.is_some() {
+        let message = "it accelerates connections between others, which end with it: restart it instead";
+        return error(StatusCode::CONFLICT, message);
+    }
+    if request
+        .headers()
+        .get(UPGRADE)
+        .is_none_or(|protocol| protocol != PROTOCOL)
+    {
+        return error(StatusCode::UPGRADE_REQUIRED, "it knows another protocol");
+    }
+    let Ok(place) = admin.handover.clone().try_reserve_owned() else {
+        return error(StatusCode::CONFLICT, "another successor is starting");
+    };
+    let upgrade = hyper::upgrade::on(&mut request);
+    tokio::spawn(async move {
+        let stream = async {
+            let parts = downcast::<TokioIo<UnixStream>>(upgrade.await.map_err(io::Error::other)?);
+            parts
+                .map_err(|_| io::ErrorKind::Unsupported)?
+                .io
+                .into_inner()
+                .into_std()
+        };
+        match stream.await {
+            Ok(stream) => drop(place.send(Handover { stream })),
+            Err(error) => tracing::warn!(%error, "a successor broke off"),
+        }
+    });
+    let head = Response::builder()
+        .status(StatusCode::SWITCHING_PROTOCOLS)
+        .header(CONNECTION, "upgrade")
+        .header(UPGRADE, PROTOCOL);
+    head.body(Body::empty())
+        .unwrap_or_else(|_| error(StatusCode::INTERNAL_SERVER_ERROR, "the answer could not be made"))
 }
 
 async fn rules(State(admin): State<Arc<Admin>>) -> Response {

@@ -14,7 +14,7 @@ use longsplice_engine::{
 
 use crate::{
     address::{ListenAddr, PortRange, Target},
-    config::{EarlyAccept, KeepaliveSetting, LogFormat, MemoryLimit, OnShutdown, Period},
+    config::{EarlyAccept, KeepaliveSetting, LogFormat, MemoryLimit, OnShutdown, Period, StandingQueue},
     instance::InstanceName,
 };
 
@@ -196,6 +196,10 @@ pub struct Run {
     /// Where to put the admin socket [default: /run/longsplice/INSTANCE.sock]
     #[arg(long, value_name = "PATH")]
     pub admin: Option<PathBuf>,
+    /// Take the place of the running daemon of this instance: it hands over its listening sockets once this one serves, and ends
+    /// when its relayed connections have, or after its shutdown timeout
+    #[arg(long)]
+    pub replace: bool,
 }
 
 /// `forward`.
@@ -268,6 +272,10 @@ pub struct Forward {
     /// Where to put the admin socket [default: /run/longsplice/INSTANCE.sock]
     #[arg(long, value_name = "PATH")]
     pub admin: Option<PathBuf>,
+    /// Take the place of the running daemon of this instance: it hands over its listening sockets once this one serves, and ends
+    /// when its relayed connections have, or after its shutdown timeout
+    #[arg(long)]
+    pub replace: bool,
 }
 
 /// `accelerate`.
@@ -313,6 +321,10 @@ pub struct Accelerate {
     /// accepts and resets. `known` are servers that have accepted a connection in the last ten minutes
     #[arg(long, value_enum, default_value_t, value_name = "WHICH")]
     pub early_accept: EarlyAccept,
+    /// What becomes of connections that keep the queue of a bottleneck filled: a node gains nothing for them, and their shorter
+    /// round trip takes the share of others
+    #[arg(long, value_enum, default_value_t, value_name = "WHAT")]
+    pub standing_queue: StandingQueue,
     /// How much memory it may take before connections pass through: auto (as the control group allows), none, or a size such as
     /// 512MiB [default: auto]
     #[arg(long, value_name = "SIZE")]

@@ -35,14 +35,19 @@ pub(super) fn run(args: Run, common: &Common) -> Result<ExitCode, Failure> {
         ..config
     };
     let config = over(config::load(&args.config).map_err(Failure::usage)?);
-    serve(config, Some(Box::new(move || Ok(over(config::load(&path)?)))))
+    serve(
+        config,
+        Some(Box::new(move || Ok(over(config::load(&path)?)))),
+        args.replace,
+    )
 }
 
 pub(super) fn forward(args: Forward, common: &Common) -> Result<ExitCode, Failure> {
+    let replace = args.replace;
     let config = forward_config(args, common).map_err(Failure::Usage)?;
     let admin = config.admin.map(absolute).transpose()?;
     let log = Levels::of(common).over(config.log);
-    serve(Config { admin, log, ..config }, None)
+    serve(Config { admin, log, ..config }, None, replace)
 }
 
 /// Converts the arguments into a configuration, with the checks of a file.
@@ -143,7 +148,7 @@ pub(super) fn accelerate(args: Accelerate, common: &Common) -> Result<ExitCode, 
     let config = accelerate_config(args, common).map_err(Failure::Usage)?;
     let admin = config.admin.map(absolute).transpose()?;
     let log = Levels::of(common).over(config.log);
-    serve(Config { admin, log, ..config }, None)
+    serve(Config { admin, log, ..config }, None, false)
 }
 
 /// Converts the arguments into a configuration, with the checks of a file.
@@ -162,6 +167,7 @@ fn accelerate_config(args: Accelerate, common: &Common) -> Result<Config, String
         queue: args.queue.map_or(default.queue, |p| p.0),
         max_connections: args.max_connections.unwrap_or(default.max_connections),
         early_accept: args.early_accept,
+        standing_queue: args.standing_queue,
         classes: match args.prefer.is_empty() {
             true => Vec::new(),
             false => vec![AccelerateClass {
@@ -190,14 +196,14 @@ fn accelerate_config(args: Accelerate, common: &Common) -> Result<Config, String
     })
 }
 
-fn serve(config: Config, load: Option<Load>) -> Result<ExitCode, Failure> {
+fn serve(config: Config, load: Option<Load>, replace: bool) -> Result<ExitCode, Failure> {
     logging::start(config.log);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .thread_name("longsplice")
         .build()
         .map_err(|e| Failure::runtime(format!("cannot start the threads: {e}")))?;
-    let outcome = runtime.block_on(daemon::run(config, load));
+    let outcome = runtime.block_on(daemon::run(config, load, replace));
     // Do not wait for threads that look names up: no task needs the result any more.
     runtime.shutdown_background();
     match outcome.map_err(Failure::runtime)? {

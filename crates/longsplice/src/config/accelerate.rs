@@ -56,6 +56,8 @@ pub struct AccelerateConfig {
     pub max_connections: u32,
     /// Connections whose client is answered before the server.
     pub early_accept: EarlyAccept,
+    /// Treatment of connections that fill the queue of a bottleneck.
+    pub standing_queue: StandingQueue,
     /// Classes of customers, the first one first: when there is no room, a connection of an earlier class takes that of a
     /// later one.
     pub classes: Vec<AccelerateClass>,
@@ -92,6 +94,18 @@ pub enum EarlyAccept {
     Always,
 }
 
+/// Selects what becomes of a connection that keeps the queue of a bottleneck filled. Its rate is that of the link with or
+/// without a node, and its shorter round trip takes the share of other connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum StandingQueue {
+    /// It is released.
+    #[default]
+    Release,
+    /// It stays taken over.
+    Keep,
+}
+
 /// The section as written in the file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -109,6 +123,8 @@ pub(super) struct Raw {
     max_connections: Option<Spanned<i64>>,
     #[serde(default)]
     early_accept: EarlyAccept,
+    #[serde(default)]
+    standing_queue: StandingQueue,
     #[serde(default)]
     class: Vec<RawClass>,
 }
@@ -129,6 +145,7 @@ impl AccelerateConfig {
             queue: DEFAULT_QUEUE,
             max_connections: DEFAULT_MAX_CONNECTIONS,
             early_accept: EarlyAccept::Never,
+            standing_queue: StandingQueue::Release,
             classes: Vec::new(),
         }
     }
@@ -140,7 +157,10 @@ impl AccelerateConfig {
 
     /// Returns the thresholds under which a connection is released.
     pub fn thresholds(&self) -> Thresholds {
-        Thresholds::for_gain(self.min_rtt, self.min_gain)
+        Thresholds {
+            yields_at_queue: self.standing_queue == StandingQueue::Release,
+            ..Thresholds::for_gain(self.min_rtt, self.min_gain)
+        }
     }
 
     /// Returns whether a side has a congestion control of its own.
@@ -236,6 +256,7 @@ impl Settler<'_> {
                 1 << 20,
             ),
             early_accept: raw.early_accept,
+            standing_queue: raw.standing_queue,
             classes: self.classes(raw.class),
             ..default
         };
@@ -314,7 +335,7 @@ mod tests {
     fn every_key_arrives() {
         let read = accelerate(
             "inside = \"a\"\noutside = \"b\"\ninside_congestion = \"reno\"\nto = \"198.18.0.0/15\"\nports = [\"80\", \"443\"]\n\
-             except = \"198.18.9.0/24\"\nmin_rtt = \"20ms\"\nmin_gain = 1.5\nqueue = \"50ms\"\nmax_connections = 9\nearly_accept = \"known\"\n\
+             except = \"198.18.9.0/24\"\nmin_rtt = \"20ms\"\nmin_gain = 1.5\nqueue = \"50ms\"\nmax_connections = 9\nearly_accept = \"known\"\nstanding_queue = \"keep\"\n\
              [[accelerate.class]]\nname = \"gold\"\nnetworks = \"198.18.1.0/24\"",
         )
         .unwrap();
@@ -326,6 +347,7 @@ mod tests {
         assert_eq!(read.inside_congestion.as_deref(), Some("reno"));
         assert_eq!((read.to.len(), read.ports.len(), read.except.len()), (1, 2, 1));
         assert_eq!(read.early_accept, EarlyAccept::Known);
+        assert!(!read.thresholds().yields_at_queue);
         assert_eq!(read.classes[0].name, "gold");
         let rules = read.rules(&["198.18.1.1".parse().unwrap()]);
         assert_eq!(rules.len(), 2 * (3 + 4));

@@ -28,7 +28,7 @@ use std::{
 
 use longsplice_engine::rules::Rule;
 
-pub use accelerate::{AccelerateClass, AccelerateConfig, EarlyAccept};
+pub use accelerate::{AccelerateClass, AccelerateConfig, EarlyAccept, StandingQueue};
 pub use diagnostic::Diagnostic;
 pub use file::{Config, DEFAULT_SHUTDOWN_TIMEOUT, OnShutdown};
 pub use http::{ForwardedMode, HttpConfig, Underscores};

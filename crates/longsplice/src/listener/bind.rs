@@ -1,6 +1,6 @@
 //! Binds listening sockets early, so that a port in use is reported before the kernel half is touched.
 
-use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{io, net::SocketAddr, os::fd::OwnedFd, sync::Arc, time::Duration};
 
 use longsplice_engine::{intercept::make_transparent, policy::SplicePolicy};
 use tokio::{net::TcpSocket, sync::watch, time::timeout};
@@ -82,6 +82,36 @@ impl Bound {
             })
         };
         bind().map_err(|source| BindError { address, source })
+    }
+
+    /// Uses a socket that another process has passed, which listens already. Sets its options again.
+    ///
+    /// # Errors
+    /// It cannot be used, or cannot intercept.
+    pub(crate) fn inherit(
+        socket: OwnedFd,
+        configured: SocketAddr,
+        intercepts: bool,
+    ) -> Result<Bound, BindError> {
+        let adopt = || {
+            let stream = std::net::TcpStream::from(socket);
+            stream.set_nonblocking(true)?;
+            let socket = TcpSocket::from_std_stream(stream);
+            socket.set_nodelay(true)?;
+            if intercepts {
+                make_transparent(&socket)?;
+            }
+            let address = socket.local_addr()?;
+            Ok(Bound {
+                socket,
+                configured,
+                address,
+            })
+        };
+        adopt().map_err(|source| BindError {
+            address: configured,
+            source,
+        })
     }
 
     /// Listens: from now on, connections wait to be accepted.

@@ -1,6 +1,11 @@
 //! Runs listening sockets. Each accepts for one listener, and can be handed to another one.
 
-use std::{io, net::SocketAddr, sync::Arc};
+use std::{
+    io,
+    net::SocketAddr,
+    os::fd::{AsFd, OwnedFd},
+    sync::Arc,
+};
 
 use longsplice_engine::intercept::make_transparent;
 use tokio::{sync::watch, task::JoinHandle};
@@ -47,6 +52,11 @@ impl Socket {
     /// Returns the address that it is bound to.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Returns a descriptor of the socket, for another process.
+    pub(crate) fn descriptor(&self) -> io::Result<OwnedFd> {
+        self.listener.as_fd().try_clone_to_owned()
     }
 
     /// Makes it accept connections to other addresses, too.

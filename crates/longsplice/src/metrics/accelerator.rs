@@ -27,6 +27,12 @@ pub(super) fn write(out: &mut Out<'_>, status: &AcceleratorStatus) -> fmt::Resul
         "Times that a taken-over connection was released",
         alone(status.released_total),
     )?;
+    let reasons = status.released_by_reason.iter();
+    out.counter(
+        "accelerator_released_by_policy",
+        "Times that the policy released a connection",
+        reasons.map(|(reason, n)| ([("reason", reason.as_str())], *n)),
+    )?;
     let reasons = status.passed_through_total.iter();
     out.counter(
         "accelerator_passed_through",

@@ -4,6 +4,7 @@ use std::{
     convert::Infallible,
     io,
     net::{SocketAddr, TcpListener},
+    os::fd::{AsFd, OwnedFd},
     sync::Arc,
     time::Duration,
 };
@@ -47,6 +48,7 @@ pub struct EndpointError {
 #[derive(Debug)]
 pub(crate) struct Endpoint {
     address: SocketAddr,
+    listener: Arc<tokio::net::TcpListener>,
     _task: AbortOnDropHandle<()>,
 }
 
@@ -64,15 +66,26 @@ impl Place {
         }
     }
 
+    /// Uses a socket that another process has passed.
+    pub(crate) fn inherit(address: SocketAddr, socket: OwnedFd) -> Result<Place, EndpointError> {
+        let listener = TcpListener::from(socket);
+        match listener.set_nonblocking(true) {
+            Ok(()) => Ok(Place { address, listener }),
+            Err(source) => Err(EndpointError { address, source }),
+        }
+    }
+
     /// Serves requests from now on.
     pub(crate) fn serve(self, subject: Arc<Subject>) -> Result<Endpoint, EndpointError> {
         let Place { address, listener } = self;
         let listener = tokio::net::TcpListener::from_std(listener)
             .map_err(|source| EndpointError { address, source })?;
         tracing::info!(%address, "metrics are at http://{address}/metrics");
+        let listener = Arc::new(listener);
         Ok(Endpoint {
             address,
-            _task: AbortOnDropHandle::new(tokio::spawn(accept(listener, subject))),
+            _task: AbortOnDropHandle::new(tokio::spawn(accept(Arc::clone(&listener), subject))),
+            listener,
         })
     }
 }
@@ -82,9 +95,14 @@ impl Endpoint {
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
+
+    /// Returns a descriptor of the socket, for another process.
+    pub(crate) fn descriptor(&self) -> io::Result<OwnedFd> {
+        self.listener.as_fd().try_clone_to_owned()
+    }
 }
 
-async fn accept(listener: tokio::net::TcpListener, subject: Arc<Subject>) {
+async fn accept(listener: Arc<tokio::net::TcpListener>, subject: Arc<Subject>) {
     let places = Arc::new(Semaphore::new(MOST));
     loop {
         // The semaphore is never closed.

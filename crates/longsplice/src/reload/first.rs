@@ -2,23 +2,49 @@
 
 use std::{sync::Arc, time::SystemTime};
 
-use super::{InForce, ReloadError, addresses, endpoint, settings, shown, terminators};
+use super::{InForce, ReloadError, addresses, settings, shown, terminators};
 use crate::{
     accelerator::Accelerator,
     access_log::LogTarget,
-    config::Config,
+    config::{Config, ListenerConfig},
     config_status::ConfigStatus,
-    listener::{BindError, Bound, Service, Shared, Socket},
-    metrics::Subject,
+    handover::Inherited,
+    listener::{Bound, Service, Shared, Socket},
+    metrics::{Place, Subject},
     rule_manager::{RuleManager, SetupError},
     upstream::Upstreams,
 };
 
-/// Binds all addresses of a configuration.
-pub(crate) fn bind_all(config: &Config) -> Result<Vec<Bound>, BindError> {
-    addresses(config)
-        .map(|(address, l)| Bound::bind(address, l.intercept.is_some()))
-        .collect()
+/// Addresses of a configuration, bound.
+#[derive(Debug)]
+pub(crate) struct AllBound {
+    listeners: Vec<Bound>,
+    metrics: Option<Place>,
+}
+
+/// Binds all addresses of a configuration, or uses sockets that were passed to this process.
+pub(crate) fn bind_all(config: &Config, mut inherited: Inherited) -> Result<AllBound, ReloadError> {
+    let bind = |(address, listener): (_, &ListenerConfig)| {
+        let intercepts = listener.intercept.is_some();
+        let name = (listener.listen.len() == 1).then_some(listener.name.as_str());
+        let bound = match inherited.take(address, name) {
+            Some(socket) => Bound::inherit(socket, address, intercepts),
+            None => Bound::bind(address, intercepts),
+        };
+        bound.map_err(|error| ReloadError::Bind { error, old: None })
+    };
+    let listeners = addresses(config).map(bind).collect::<Result<_, _>>()?;
+    let metrics = config
+        .operations
+        .metrics
+        .map(|address| match inherited.take(address, None) {
+            Some(socket) => Place::inherit(address, socket),
+            None => Place::bind(address),
+        });
+    Ok(AllBound {
+        listeners,
+        metrics: metrics.transpose()?,
+    })
 }
 
 impl InForce {
@@ -28,7 +54,7 @@ impl InForce {
     /// All errors of a reload but those of the file and of fixed keys.
     pub(crate) async fn start(
         config: Config,
-        bound: Vec<Bound>,
+        bound: AllBound,
         shared: Arc<Shared>,
     ) -> Result<InForce, ReloadError> {
         let terminators = terminators(&config)?;
@@ -38,7 +64,7 @@ impl InForce {
         let upstreams = Arc::new(Upstreams::new(&config, &shared.splicer));
         let generation = 1;
         let mut listening = Vec::new();
-        for bound in bound {
+        for bound in bound.listeners {
             listening.push(
                 bound
                     .listen()
@@ -76,8 +102,10 @@ impl InForce {
             accelerator: accelerator.clone(),
             started_at: SystemTime::now(),
         });
-        let metrics = config.operations.metrics;
-        let endpoint = metrics.map(|address| endpoint(address, &subject)).transpose()?;
+        let endpoint = bound
+            .metrics
+            .map(|place| place.serve(Arc::clone(&subject)))
+            .transpose()?;
         Ok(InForce {
             config,
             accelerator,

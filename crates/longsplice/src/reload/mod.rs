@@ -9,7 +9,7 @@ mod error;
 mod first;
 mod fixed;
 
-use std::{collections::HashMap, net::SocketAddr, sync::Arc, time::Duration};
+use std::{collections::HashMap, io, net::SocketAddr, sync::Arc, time::Duration};
 
 use longsplice_engine::Splicer;
 use serde::{Deserialize, Serialize};
@@ -23,6 +23,7 @@ use crate::{
     access_log::{End, LogTarget},
     config::{Config, ConfigError, ListenerConfig},
     config_status::{ConfigStatus, Listeners},
+    handover::Offer,
     listener::{BindError, Bound, Listening, Service, Settings, Shared, Socket},
     logging,
     metrics::{Endpoint, EndpointError, Place, Subject},
@@ -113,6 +114,21 @@ impl InForce {
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.shared
+    }
+
+    /// Returns the listening sockets, for a successor.
+    ///
+    /// # Errors
+    /// There are no descriptors left.
+    pub(crate) fn offer(&self) -> io::Result<Offer> {
+        let mut offer = Offer::default();
+        for socket in &self.sockets {
+            offer.add(socket.configured(), socket.address(), socket.descriptor()?);
+        }
+        if let Some(endpoint) = &self.endpoint {
+            offer.add(endpoint.address(), endpoint.address(), endpoint.descriptor()?);
+        }
+        Ok(offer)
     }
 
     /// Returns when all sockets are closed, soon after the daemon begins to shut down.

@@ -88,10 +88,11 @@ pub fn status(s: &Status) -> String {
             &mut out,
             "accelerator",
             format!(
-                "{} taken over{}, {} released, {} open; passed through {}",
+                "{} taken over{}, {} released ({}), {} open; passed through {}",
                 a.taken_over_total,
                 times("each", &c.take_over),
                 a.released_total,
+                counted(&a.released_by_reason),
                 a.open,
                 counted(&a.passed_through_total)
             ),

@@ -294,6 +294,7 @@ impl Handshakes {
             answer: None,
             has_unknown_options: syn.offer.has_unknown,
             is_known_server: self.servers.contains(ends.1),
+            window: syn.window,
             is_beyond_limit,
         };
         let admission = match admit(&step) {
@@ -456,6 +457,7 @@ impl Handshakes {
             }),
             has_unknown_options: answer.offer.has_unknown,
             is_known_server: self.servers.contains(ends.1),
+            window: known.syn.window.max(answer.window),
             is_beyond_limit: false,
         };
         if matches!(known.stage, Stage::Passed) {

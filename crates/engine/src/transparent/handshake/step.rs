@@ -23,6 +23,8 @@ pub struct Step {
     pub is_known_server: bool,
     /// True if so many handshakes are under way that this one cannot be remembered: it is passed through in any case.
     pub is_beyond_limit: bool,
+    /// Largest window that the ends have offered so far, in bytes; never scaled in a handshake.
+    pub window: u16,
 }
 
 /// Describes the answer to a SYN.

@@ -72,8 +72,9 @@ pub(super) const FIG5: Experiment = Experiment {
     title: "Size of the transfer (figure 5)",
     notes: &[
         "node in the middle of 100 ms of round trip, 100 Mbit/s, reno; windows of 64 KB at the hosts and in the node",
-        "time from the SYN until the last byte has arrived; the connection is taken over at the server's answer (M2), so \
-         that the handshake gains nothing",
+        "time from the SYN until the last byte has arrived",
+        "M2, the default: the connection is taken over at the server's answer, so that the handshake gains nothing",
+        "M1: early_accept = \"always\", the client is answered before the server is asked, as in the paper",
         "paper: 1.5 for a few kilobytes, 2 for large transfers by its text; 1.8 at 100 KB by the design page",
     ],
     policy: "",
@@ -93,20 +94,27 @@ pub(super) const FIG5: Experiment = Experiment {
             source: Source::Design,
             points: &[(4e3, 1.0), (1e5, 1.14)],
         },
+        Reference {
+            name: "prototype (M1)",
+            source: Source::Design,
+            points: &[(4e3, 1.5), (1e5, 1.38)],
+        },
     ],
     cases: |points| {
         let sizes = points.of(&[
             1_000, 4_000, 10_000, 30_000, 100_000, 300_000, 1_000_000, 3_000_000, 10_000_000,
         ]);
-        let case = |size: u64| Case {
+        let kinds = [("M2", ""), ("M1", "--early-accept always")];
+        let case = |(series, options): (&str, &str), size: u64| Case {
             scene: Scene {
                 load: Load::Bytes(size),
-                ..windowed(&[50, 50], "")
+                ..windowed(&[50, 50], options)
             },
             runs: points.runs(3),
-            ..case("measured", size as f64)
+            ..case(series, size as f64)
         };
-        sizes.into_iter().map(case).collect()
+        let of = |kind| sizes.iter().map(move |size| case(kind, *size));
+        kinds.into_iter().flat_map(of).collect()
     },
 };
 

@@ -120,7 +120,11 @@ impl Outcome {
         }
         let accelerated = scene.flows.iter().filter(|flow| flow.is_accelerated).count() as u64;
         let wanted = accelerated * scene.nodes_passed as u64;
-        let taken = |node: &serde_json::Value| node["taken_over_total"].as_u64().unwrap_or_default();
+        let count = |value: &serde_json::Value| value.as_u64().unwrap_or_default();
+        // A node that is itself too small for a flow is right to leave it alone.
+        let taken = |node: &serde_json::Value| {
+            count(&node["taken_over_total"]) + count(&node["passed_through_total"]["buffers"])
+        };
         let total: u64 = self.accelerators.iter().map(taken).sum();
         if !self.accelerators.is_empty() && total < wanted {
             against.push(format!(

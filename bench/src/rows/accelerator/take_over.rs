@@ -1,0 +1,49 @@
+//! Row 15.2: duration of a take-over: from the server's answer in user space until both sockets are built and both ends
+//! have heard; the daemon measures it.
+
+use anyhow::{Result, ensure};
+use longsplice_lab::Line;
+
+use super::super::Scope;
+use super::routing;
+use crate::contender::{Contender, Rig};
+use crate::holder::Held;
+use crate::report::{Comparison, Finding, Results, Series, Statistic, Target};
+use crate::row::Row;
+
+/// Measures row 15.2.
+pub(in crate::rows) fn run(scope: &Scope<'_>) -> Result<Results> {
+    let connections = scope.count(4000, 200);
+    let net = Line::new("bench", routing())?;
+    let rig = Rig {
+        room: scope.room,
+        nodes: &net,
+    };
+    let standing = rig.start(Contender::TakenOver)?;
+    let held = Held::open(&net, rig.server(), standing.at, connections)?;
+    let times = standing.status()?.counters.take_over;
+    drop(held);
+    ensure!(
+        times.samples as usize >= connections,
+        "only {} of {connections} connections were taken over",
+        times.samples
+    );
+    let contender = Contender::TakenOver.title();
+    // The daemon tells these two of its samples.
+    let of = |figure, ns: u64| Series::new(contender, figure, [ns as f64 / 1e3]).by(Statistic::Median);
+    let median = "daemon's median, µs";
+    let series = [
+        of(median, times.median_ns),
+        of("daemon's 99th percentile, µs", times.p99_ns),
+    ];
+    let target = Target::AtMost {
+        must: 90.0,
+        aim: 30.0,
+    };
+    Ok(Results::of(series).find(Finding::new(
+        Row::accelerator(2),
+        "a take-over, median, µs",
+        Comparison::of(target, contender, median),
+        format!("{} take-overs, one after the other", times.samples),
+    )))
+}

@@ -1,0 +1,54 @@
+//! Hands listening sockets from one process to the next, so that no connection is refused in between: from a running
+//! predecessor over the admin socket (`--replace`), or from a process that holds them (socket activation).
+//!
+//! Both processes have the same sockets for a while, and each of them accepts from the same queues. The predecessor stops
+//! once its successor says that it serves; if the successor ends before that, nothing has changed.
+
+mod descriptors;
+mod inherited;
+mod predecessor;
+mod successor;
+
+use std::{io, net::SocketAddr};
+
+use serde::{Deserialize, Serialize};
+
+pub(crate) use inherited::Inherited;
+pub(crate) use predecessor::{Handover, Offer};
+pub(crate) use successor::{Succession, request};
+
+/// Name of the protocol, in the header `Upgrade`.
+pub(crate) const PROTOCOL: &str = "longsplice-handover/1";
+
+/// Word of the successor: it serves.
+const SERVES: u8 = b'R';
+
+/// Head of an offer. The descriptors follow in this order, and the lock of the instance.
+#[derive(Debug, Serialize, Deserialize)]
+struct Head {
+    /// Number of the predecessor's process.
+    pid: u32,
+    sockets: Vec<Described>,
+}
+
+/// Description of a listening socket.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Described {
+    /// Address that the configuration names.
+    configured: SocketAddr,
+    /// Address that it is bound to.
+    bound: SocketAddr,
+}
+
+/// Reason why the sockets of a predecessor could not be taken.
+#[derive(Debug, thiserror::Error)]
+pub enum HandoverError {
+    /// The predecessor refuses.
+    #[error("the running daemon does not hand over its sockets: {0}")]
+    Refused(String),
+    /// The predecessor is of a version that cannot do it, or broke off.
+    #[error(
+        "the running daemon did not hand over its sockets ({0}): stop it, and start this one without --replace"
+    )]
+    Io(#[from] io::Error),
+}

@@ -1,0 +1,213 @@
+//! A daemon is replaced or restarted under load: no connection is refused or reset, and what is spliced runs on.
+
+use std::{
+    net::{SocketAddr, TcpListener},
+    os::fd::{AsFd, AsRawFd},
+};
+
+use longsplice_tests::{Bed, Config, Daemon, Load, Pair, Policy, SOON, eventually, soon};
+
+const BYTES: u64 = 200_000;
+
+/// Port of the listener that the load comes to, and of its server.
+const LOADED: u16 = 8081;
+const SERVER: u16 = 7001;
+
+/// Port of a listener that only relays, and of one that parks sockets.
+const RELAYING: u16 = 8082;
+const PARKING: u16 = 8083;
+
+/// Number of restarts and of replacements: `make soak` asks for more.
+fn times(name: &str, few: u32) -> u32 {
+    std::env::var(name).map_or(few, |n| n.parse().expect("a number"))
+}
+
+fn at(port: u16) -> SocketAddr {
+    ([0, 0, 0, 0], port).into()
+}
+
+fn bed(name: &str) -> Bed {
+    Bed::with(name, Default::default(), Policy::DETACHED, |config| {
+        let to = |port| SocketAddr::from(([198, 18, 2, 1], port));
+        config
+            .listener(at(LOADED), to(SERVER), "now", "now")
+            .listener(at(RELAYING), to(7000), "never", "now")
+            .listener(at(PARKING), to(7000), "now", "never")
+    })
+}
+
+fn front(bed: &Bed, port: u16) -> SocketAddr {
+    (bed.net.forwarder_client_addr, port).into()
+}
+
+fn connect(bed: &Bed, port: u16, state: &str) -> Pair {
+    let pair = Pair::connect(&bed.net.client, front(bed, port), &bed.listener);
+    bed.daemon.wait_state(pair.client_port(), &[state]);
+    pair
+}
+
+fn load(bed: &Bed) -> Load {
+    let at = SocketAddr::from(([198, 18, 2, 1], SERVER));
+    let server = bed.net.server.run(|| TcpListener::bind(at)).unwrap().unwrap();
+    Load::start(&bed.net.client, front(bed, LOADED), server, 4)
+}
+
+/// Waits until the load has been served so many times more.
+fn served_more(load: &Load, more: u64) {
+    let before = load.served();
+    soon("the load to be served", || load.served() >= before + more);
+}
+
+fn ends_well(load: Load, what: &str) {
+    let (served, errors) = load.end();
+    assert!(
+        errors.is_empty(),
+        "of {served} connections during {what}: {errors:?}"
+    );
+    assert!(served > 50, "{served} connections during {what}");
+    println!("{what}: {served} connections, 0 refused or reset");
+}
+
+#[test]
+fn replacements_under_load_refuse_and_reset_nothing() {
+    let mut bed = bed("replace");
+    let mut relayed = connect(&bed, RELAYING, "relay");
+    let mut pairs = [bed.connect_spliced("detached"), connect(&bed, PARKING, "dormant")];
+    let load = load(&bed);
+    let count = times("LONGSPLICE_REPLACEMENTS", 2);
+    for n in 0..count {
+        served_more(&load, 30);
+        bed.daemon.replace(&bed.net.forwarder);
+        // The predecessor still relays.
+        if n == 0 {
+            relayed.exchange(BYTES);
+            relayed.close();
+        }
+        served_more(&load, 30);
+        for pair in &mut pairs {
+            pair.exchange(BYTES);
+        }
+        assert_eq!(bed.daemon.join_replaced(), [Some(0)]);
+        // Its flows are this one's now, under their own numbers.
+        for pair in &pairs {
+            bed.daemon.wait_state(pair.client_port(), &["detached"]);
+        }
+        soon("the old generation to go", || bed.daemon.generations().len() == 1);
+        for pair in &mut pairs {
+            pair.exchange(BYTES);
+        }
+    }
+    ends_well(load, &format!("{count} replacements"));
+    for pair in &mut pairs {
+        pair.close();
+    }
+    bed.daemon.wait_reaped();
+    bed.daemon.terminate();
+    assert_eq!(bed.daemon.join(), Some(0));
+    assert!(bed.daemon.generations().is_empty());
+}
+
+#[test]
+fn a_predecessor_that_is_killed_leaves_its_flows_to_its_successor() {
+    let mut bed = bed("replace-kill");
+    let mut pairs = [bed.connect_spliced("detached"), connect(&bed, PARKING, "dormant")];
+    // It keeps the predecessor from its end.
+    let mut relayed = connect(&bed, RELAYING, "relay");
+    bed.daemon.replace(&bed.net.forwarder);
+    relayed.exchange(BYTES);
+    assert_eq!(bed.daemon.generations().len(), 2);
+    bed.daemon.kill_replaced();
+    for pair in &mut pairs {
+        pair.exchange(BYTES);
+        bed.daemon.wait_state(pair.client_port(), &["detached"]);
+        pair.exchange(BYTES);
+    }
+    soon("the old generation to go", || bed.daemon.generations().len() == 1);
+    let mut new = bed.connect_spliced("detached");
+    new.exchange(BYTES);
+}
+
+#[test]
+fn a_successor_that_does_not_come_to_serve_changes_nothing() {
+    let mut bed = bed("replace-vain");
+    let mut pairs = [
+        bed.connect_spliced("detached"),
+        connect(&bed, PARKING, "dormant"),
+        connect(&bed, RELAYING, "relay"),
+    ];
+    let pid = bed.daemon.pid();
+    let load = load(&bed);
+    served_more(&load, 10);
+    let target = bed.target();
+    let good = std::fs::read_to_string(bed.daemon.dir().join("longsplice.toml")).unwrap();
+    // The configuration is broken; an address is taken; it is killed in the middle.
+    std::fs::write(bed.daemon.dir().join("longsplice.toml"), "nonsense = 1").unwrap();
+    let exit = bed.daemon.replace_in_vain(&bed.net.forwarder, |_| {});
+    assert_eq!(exit.code, Some(2), "{exit:?}");
+    let taken = bed
+        .net
+        .forwarder
+        .run(|| TcpListener::bind(at(8090)))
+        .unwrap()
+        .unwrap();
+    bed.daemon
+        .reconfigure(&Config::new().listener(at(8090), target, "now", "now"));
+    let exit = bed.daemon.replace_in_vain(&bed.net.forwarder, |_| {});
+    assert_eq!(exit.code, Some(1), "{exit:?}");
+    assert!(exit.says.contains("cannot listen on"), "{exit:?}");
+    drop(taken);
+    std::fs::write(bed.daemon.dir().join("longsplice.toml"), &good).unwrap();
+    let exit = bed.daemon.replace_in_vain(&bed.net.forwarder, |successor| {
+        // It loads its programs.
+        eventually("the generation", SOON, || {
+            (successor.generations().len() > 1).then_some(())
+        });
+        successor.signal(rustix::process::Signal::KILL);
+    });
+    assert_eq!(exit.code, None, "{exit:?}");
+    assert_eq!(bed.daemon.status().pid, pid);
+    served_more(&load, 30);
+    ends_well(load, "three starts in vain");
+    for pair in &mut pairs {
+        pair.exchange(BYTES);
+    }
+    bed.daemon.replace(&bed.net.forwarder);
+    for pair in &mut pairs {
+        pair.exchange(BYTES);
+    }
+}
+
+/// Restarts a daemon whose socket another process holds, as systemd does.
+#[test]
+fn restarts_with_a_held_socket_refuse_and_reset_nothing() {
+    let mut bed = bed("activation");
+    bed.daemon.terminate();
+    assert_eq!(bed.daemon.join(), Some(0));
+    let held = bed
+        .net
+        .forwarder
+        .run(|| TcpListener::bind(at(LOADED)))
+        .unwrap()
+        .unwrap();
+    // Let the next programs have it.
+    rustix::io::fcntl_setfd(held.as_fd(), rustix::io::FdFlags::empty()).unwrap();
+    let script = format!(
+        "LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=web exec \"$@\" 3<&{}",
+        held.as_raw_fd()
+    );
+    let daemon = std::mem::replace(&mut bed.daemon, Daemon::new(&[]));
+    bed.daemon = daemon.under(&["bash", "-c", &script, "bash"]);
+    bed.daemon.start(&bed.net.forwarder);
+    let mut pair = bed.connect_spliced("detached");
+    let load = load(&bed);
+    let count = times("LONGSPLICE_RESTARTS", 2);
+    for _ in 0..count {
+        served_more(&load, 20);
+        bed.daemon.terminate();
+        assert_eq!(bed.daemon.join(), Some(0));
+        bed.daemon.start(&bed.net.forwarder);
+        pair.exchange(BYTES);
+    }
+    served_more(&load, 20);
+    ends_well(load, &format!("{count} restarts"));
+}
