@@ -4,7 +4,7 @@ SHELL := /bin/bash
 BPF_SOURCES := $(wildcard bpf/*.[ch])
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo test test-kernels soak fuzz bench bench-quick bench-report figures figures-quick audit fmt clean
+.PHONY: help deps build demo test test-kernels interoperability soak fuzz bench bench-quick bench-report figures figures-quick audit fmt clean
 
 help: ## Say what there is
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 \t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -24,6 +24,9 @@ test: deps ## Run all checks and tests (root)
 
 test-kernels: deps ## Run what depends on the kernel in Debian's 6.1, in an emulator; TEST=PACKAGE/NAME for one program
 	@scripts/test-kernels.sh $(TEST)
+
+interoperability: deps ## Splice clients and servers of many systems, and write docs/interoperability.md (root)
+	LONGSPLICE_MATRIX=all cargo test --workspace --test splice -- interoperability::
 
 soak: deps ## Splice and return 10,000 times, a million times in the model, compare splices with relays, guess blindly 10,000,000 times (root); CYCLES=, SIMULATED=, SCRIPTS=, GUESSES=, KILLS=, SHORT=, SPOILT=, RESTARTS=, REPLACEMENTS=
 	@scripts/soak.sh

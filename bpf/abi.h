@@ -226,6 +226,27 @@ struct ls_slot {
 	struct ls_leg leg[2]; /* LS_CLIENT, LS_SERVER */
 };
 
+/* Bits of ls_handshake.withheld: what is taken out of the SYNs of a connecting socket, or out of
+ * those that come to a listening one, so that both legs of a pair agree on the same options. */
+enum ls_withheld {
+	LS_WITHHOLD_TIMESTAMPS = 1 << 0, /* RFC 7323 section 3 */
+	LS_WITHHOLD_SACK = 1 << 1,	 /* RFC 2018 */
+	LS_WITHHOLD_SCALE = 1 << 2,	 /* RFC 7323 section 2 */
+	LS_WITHHOLD_ECN = 1 << 3,	 /* RFC 3168, and AccECN with it */
+	LS_WITHHOLD_ACCURATE = 1 << 4, /* AccECN: what is left asks for RFC 3168, or for nothing (RFC 9768) */
+	/* Connecting: ECT in the IP header of the SYN and of acknowledgements without payload (RFC 3168
+	 * section 6.1.1, 6.1.4). */
+	LS_WITHHOLD_ECT = 1 << 5,
+};
+
+/* Element of the map `handshakes`, of a connecting socket of ours or of a listening one. */
+struct ls_handshake {
+	__u32 withheld; /* enum ls_withheld */
+	/* Connecting: MSS of the peer's SYN-ACK, which the socket itself limits to its own; 0: none came
+	 * yet. */
+	__u32 mss;
+};
+
 /* Outcomes of a packet of a flow: each has a counter. Names of drops begin with DROP. */
 enum ls_verdict {
 	LS_V_DELIVERED,	       /* to the local socket, unchanged */
@@ -370,6 +391,8 @@ struct ls_types {
 	enum ls_seen seen;
 	enum ls_placement placement;
 	enum ls_successor successor;
+	enum ls_withheld withheld;
+	struct ls_handshake handshake;
 	enum ls_verdict verdict;
 	struct ls_move move;
 	struct ls_catch_up catch_up;

@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include "egress.h"
 #include "ingress.h"
+#include "withhold.h"
 
 SEC("tc")
 int ingress(struct __sk_buff *skb)
@@ -34,7 +35,7 @@ int ingress(struct __sk_buff *skb)
 		return without_ports(skb);
 	number = table_lookup(&scratch->tuple);
 	if (!number)
-		return NEXT;
+		return kind == SEGMENT ? pass_foreign(skb, &scratch->in) : NEXT;
 	/* Call these from here: the stack of all nested calls is bounded, and each function needs much of
 	 * it. */
 	step = segment_of_flow(skb, number, kind, &action);
@@ -58,8 +59,10 @@ int egress(struct __sk_buff *skb)
 		return NEXT;
 	seg = &scratch->segment;
 	kind = parse_tuple(skb, &scratch->in, &tuple, REVERSED);
-	if (kind == NOT_OURS || !find(&tuple, &flow))
+	if (kind == NOT_OURS)
 		return NEXT;
+	if (!find(&tuple, &flow))
+		return kind == SEGMENT ? pass_own(skb, &scratch->in) : NEXT;
 	mode = mode_of_flow(&flow);
 	if (mode == LS_FREE || mode == LS_REPLACED)
 		return NEXT;

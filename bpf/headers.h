@@ -20,6 +20,10 @@
 #define TCP_PSH 0x08
 #define TCP_ACK 0x10
 #define TCP_URG 0x20
+#define TCP_ECE 0x40
+#define TCP_CWR 0x80
+/* Bit of the byte before the flags (RFC 9768 section 3.1). */
+#define TCP_AE 0x01
 
 struct tcp {
 	__be16 sport, dport;
@@ -188,6 +192,21 @@ static __always_inline void count_hop(struct headers *h)
 		h->v6.ip.hop_limit--;
 	else
 		h->v4.ip.ttl--;
+}
+
+/* Returns the ECN field (RFC 3168 section 5). */
+static __always_inline __u8 ecn_of(const struct headers *h)
+{
+	return is_v6(h) ? h->v6.ip.flow_lbl[0] >> 4 & 3 : h->v4.ip.tos & 3;
+}
+
+/* Clears the ECN field: the packet says that its sender does not use ECN. */
+static __always_inline void clear_ecn(struct headers *h)
+{
+	if (is_v6(h))
+		h->v6.ip.flow_lbl[0] &= ~0x30;
+	else
+		h->v4.ip.tos &= ~3;
 }
 
 /* Sets the addresses, given as in ls_tuple. */

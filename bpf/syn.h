@@ -7,6 +7,7 @@
 #include "local.h"
 #include "route.h"
 #include "track.h"
+#include "withhold.h"
 
 /* Returns whether a SYN of the sender is newer than its connection: an old duplicate begins no connection. */
 static __always_inline int is_newer(const struct ls_record *rec, const struct segment *seg)
@@ -28,6 +29,7 @@ static __always_inline int give_way(struct __sk_buff *skb, struct flow_ref *flow
 		return look_again(skb);
 	*(volatile __u8 *)&flow->element->from[LS_CLIENT].rec.placement = LS_NONE;
 	*(volatile __u8 *)&flow->element->from[LS_SERVER].rec.placement = LS_NONE;
+	withhold_from_client(skb);
 	return pass(LS_V_SYN_REPLACED);
 }
 

@@ -33,6 +33,8 @@ soak "of short connections" "${SHORT:-100000}" --package longsplice-tests --test
 # 20 MB through next to no buffer, each condition and depth so many times.
 LONGSPLICE_ECHOES=${ECHOES:-100} soak "echoes beside tiny buffers" "${ECHOES:-100}" --package longsplice-tests --test splice -- tiny_buffers:: --nocapture
 LONGSPLICE_LOSSES=${LOSSES:-100} soak "while interfaces are lost" "${LOSSES:-100}" --package longsplice-tests --test splice -- interface_down:: --nocapture
+# Each cell at both depths; it writes the page.
+LONGSPLICE_MATRIX=all soak "clients and servers of many systems" 225 --package longsplice-tests --test splice -- interoperability::
 LONGSPLICE_RESTARTS=${RESTARTS:-20} LONGSPLICE_REPLACEMENTS=${REPLACEMENTS:-5} LONGSPLICE_STEPS=12 soak "of restarts, replacements and kills at the start" 1 \
     --package longsplice-tests --test daemon -- replace:: pins::a_kill --nocapture --test-threads 1
 # In each state, at both depths.

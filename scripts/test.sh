@@ -73,7 +73,7 @@ if ((EUID == 0)); then
     tests --workspace --doc
     # The same once more over IPv6, where it could fail differently: the rest is the same code, ipv6.rs has what only IPv6 has, and
     # `make soak` runs more of it.
-    over_ipv6=(handshake:: pmtu:: reset:: sigkill:: syn::)
+    over_ipv6=(alike:: handshake:: pmtu:: reset:: sigkill:: syn::)
     # (Of the workspace again, lest features be others.)
     LONGSPLICE_FAMILY=6 tests --workspace --test splice -- "${timed[@]}" "${over_ipv6[@]}"
 else

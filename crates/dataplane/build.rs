@@ -13,7 +13,7 @@ fn main() {
     println!("cargo::rerun-if-env-changed=CLANG");
     let clang = env::var("CLANG").unwrap_or_else(|_| "clang-16".into());
     for name in [
-        "bare", "flow_ops", "forward", "inject", "inspect", "rules", "table", "xdp",
+        "ask_ecn", "bare", "flow_ops", "forward", "inject", "inspect", "rules", "table", "xdp",
     ] {
         SkeletonBuilder::new()
             .source(bpf.join(format!("{name}.bpf.c")))

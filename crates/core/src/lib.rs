@@ -22,4 +22,5 @@ pub mod route;
 pub mod rules;
 pub mod seq;
 pub mod side;
+pub mod terms;
 mod text;

@@ -7,8 +7,8 @@ use longsplice_core::family::mapped;
 use crate::skel::types;
 
 pub(crate) use types::{
-    ls_buckets, ls_catch_up, ls_entry, ls_event, ls_flow, ls_inspection, ls_inspections, ls_leg, ls_meta,
-    ls_move, ls_record, ls_slot, ls_tuple, ls_wake,
+    ls_buckets, ls_catch_up, ls_entry, ls_event, ls_flow, ls_handshake, ls_inspection, ls_inspections,
+    ls_leg, ls_meta, ls_move, ls_record, ls_slot, ls_tuple, ls_wake,
 };
 
 /// Version of the layout: pinned maps carry it.
@@ -43,6 +43,7 @@ pod!(
     ls_catch_up,
     ls_event,
     ls_flow,
+    ls_handshake,
     ls_entry,
     ls_meta,
     ls_move,

@@ -1,8 +1,11 @@
 //! Loads the programs for devices without Ethernet headers once such a device is to be watched.
 
-use std::{io, mem::MaybeUninit, sync::OnceLock};
+use std::{io, mem::MaybeUninit, os::fd::AsFd, sync::OnceLock};
 
-use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::{
+    MapHandle,
+    skel::{OpenSkel, SkelBuilder},
+};
 use parking_lot::Mutex;
 
 use crate::{
@@ -36,20 +39,20 @@ impl Bare {
         self.programs.get()
     }
 
-    /// Returns the programs. The first call loads them, with the pinned maps.
-    pub(crate) fn programs(&self, pins: &Pins) -> Result<&Programs, Error> {
+    /// Returns the programs. The first call loads them, with the pinned maps and the map of handshakes.
+    pub(crate) fn programs(&self, pins: &Pins, handshakes: &MapHandle) -> Result<&Programs, Error> {
         let _one = self.loading.lock();
         match self.programs.get() {
             Some(programs) => Ok(programs),
             None => {
-                let programs = retry_load(|| load(pins))?;
+                let programs = retry_load(|| load(pins, handshakes))?;
                 Ok(self.programs.get_or_init(|| programs))
             }
         }
     }
 }
 
-fn load(pins: &Pins) -> Result<Programs, Error> {
+fn load(pins: &Pins, handshakes: &MapHandle) -> Result<Programs, Error> {
     let mut object = MaybeUninit::uninit();
     let mut open = BareSkelBuilder::default()
         .open(&mut object)
@@ -62,6 +65,9 @@ fn load(pins: &Pins) -> Result<Programs, Error> {
     };
     set_hash!(open, buckets, keys);
     share(pins, all_maps!(open))?;
+    (open.maps.handshakes)
+        .reuse_fd(handshakes.as_fd())
+        .map_err(|e| Error::from_bpf("cannot share the map of handshakes", &e))?;
     let bare = open.load().map_err(|e| {
         Error::from_load(
             "cannot load the programs for devices without Ethernet headers",

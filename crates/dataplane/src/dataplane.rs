@@ -47,6 +47,7 @@ use crate::{
     start_times::StartTimes,
     table::Table,
     time, verdicts,
+    withhold::{self, Withheld},
     xdp::{Xdp, XdpError, XdpMode},
 };
 
@@ -73,6 +74,7 @@ pub struct Dataplane {
     neighbours: Neighbours,
     verdicts: MapHandle,
     meta: MapHandle,
+    handshakes: MapHandle,
     disorders: MapHandle,
     slots: Arc<SlotTable>,
     max_flows: u32,
@@ -139,6 +141,7 @@ impl Dataplane {
             neighbours: Neighbours::default(),
             verdicts: loaded.verdicts,
             meta: loaded.meta,
+            handshakes: loaded.handshakes,
             disorders: loaded.disorders,
             slots,
             serials: Mutex::new(Serials::new(meta.next_serial)),
@@ -204,7 +207,7 @@ impl Dataplane {
     pub fn attach(&self, ifindex: u32, framing: Framing) -> Result<(), Error> {
         let programs = match framing {
             Framing::Ethernet => &self.programs,
-            Framing::Bare => self.bare.programs(&self.pins)?,
+            Framing::Bare => self.bare.programs(&self.pins, &self.handshakes)?,
         };
         programs.attach(&self.pins, ifindex)
     }
@@ -257,6 +260,21 @@ impl Dataplane {
     /// Returns the states of two legs' connections at once.
     pub fn inspect_both(&self, legs: PerSide<Leg>) -> io::Result<PerSide<Inspection>> {
         inspect::both(self.inspect.as_fd(), legs)
+    }
+
+    /// Takes options out of the SYNs of a socket: set it before `connect`, or on a listening socket, where it counts from
+    /// the next SYN on. It ends with the socket. A SYN of any other socket is not changed.
+    ///
+    /// # Errors
+    /// Returns those of the system; no option is withheld then.
+    pub fn withhold(&self, socket: impl AsFd, withheld: Withheld) -> io::Result<()> {
+        withhold::set(&self.handshakes, socket.as_fd(), withheld)
+    }
+
+    /// Returns the MSS that the peer of a connected socket offered, if [`Dataplane::withhold`] was called for that socket
+    /// before it connected. The socket itself knows no more than its own limit of the MSS.
+    pub fn peer_mss(&self, socket: impl AsFd) -> Option<u32> {
+        withhold::peer_mss(&self.handshakes, socket.as_fd())
     }
 
     /// Returns a free slot for a flow that comes back, or `None`.

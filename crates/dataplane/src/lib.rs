@@ -38,6 +38,9 @@ mod serials;
 )]
 mod skel {
     include!(concat!(env!("OUT_DIR"), "/forward.skel.rs"));
+    mod ask_ecn {
+        include!(concat!(env!("OUT_DIR"), "/ask_ecn.skel.rs"));
+    }
     mod bare {
         include!(concat!(env!("OUT_DIR"), "/bare.skel.rs"));
     }
@@ -59,6 +62,7 @@ mod skel {
     mod xdp {
         include!(concat!(env!("OUT_DIR"), "/xdp.skel.rs"));
     }
+    pub(crate) use ask_ecn::AskEcnSkelBuilder;
     pub(crate) use bare::BareSkelBuilder;
     pub(crate) use flow_ops::{FlowOpsSkelBuilder, types};
     pub(crate) use inject::InjectSkelBuilder;
@@ -75,6 +79,7 @@ mod table;
 mod time;
 mod verdicts;
 mod view;
+mod withhold;
 mod xdp;
 
 pub use abi::{ABI_VERSION, FLOW_BYTES, Family, Leg, Mapping, Offset, PerSide, Seq, Side};
@@ -94,4 +99,5 @@ pub use run::{Context, Ran};
 pub use slot::{Slot, Sockets};
 pub use successor::{SuccessorAction, SuccessorPlan};
 pub use time::monotonic;
+pub use withhold::{EcnAsker, Withheld};
 pub use xdp::{ParseXdpModeError, XdpError, XdpMode};

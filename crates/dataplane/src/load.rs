@@ -51,6 +51,8 @@ pub(crate) struct Loaded {
     pub(crate) slots: MapHandle,
     pub(crate) verdicts: MapHandle,
     pub(crate) meta: MapHandle,
+    /// Not pinned: its elements end with the sockets of this process.
+    pub(crate) handshakes: MapHandle,
     pub(crate) disorders: MapHandle,
 }
 
@@ -126,6 +128,7 @@ pub(crate) fn load(pins: &Pins, options: &Options, adopted: bool) -> Result<Load
         slots: forward.slots,
         verdicts: forward.verdicts,
         meta: forward.meta,
+        handshakes: forward.handshakes,
         disorders: forward.disorders,
     })
 }
@@ -139,6 +142,7 @@ struct Forward {
     slots: MapHandle,
     verdicts: MapHandle,
     meta: MapHandle,
+    handshakes: MapHandle,
     disorders: MapHandle,
 }
 
@@ -188,6 +192,7 @@ fn load_forward(
         slots: map(&forward.maps.slots)?,
         verdicts: map(&forward.maps.verdicts)?,
         meta: map(&forward.maps.meta)?,
+        handshakes: map(&forward.maps.handshakes)?,
         disorders: map(&forward.maps.disorders)?,
     })
 }

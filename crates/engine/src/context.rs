@@ -15,7 +15,7 @@ use crate::{
     kernel::Kernel,
     services::{
         ends::Ends, interfaces::Interfaces, maintenance::Maintenance, order::Order, pinning::Pinning,
-        ports::SourcePorts, registry::Registry, routes::Routes, rules, stats::Stats,
+        ports::SourcePorts, registry::Registry, routes::Routes, rules, stats::Stats, targets::Targets,
         transitions::Transitions, unpaired::UnpairedLegs, xdp::FastPath,
     },
 };
@@ -40,6 +40,7 @@ pub(crate) struct Context {
     pub(crate) interfaces: Interfaces,
     pub(crate) xdp: FastPath,
     pub(crate) routes: Routes,
+    pub(crate) targets: Targets,
     pub(crate) order: Order,
     pub(crate) pinning: Pinning,
     pub(crate) rules: rules::Keeper,
@@ -82,6 +83,7 @@ impl Context {
             interfaces: Interfaces::default(),
             xdp: FastPath::default(),
             routes: Routes::default(),
+            targets: Targets::default(),
             order: Order::default(),
             pinning: Pinning::default(),
             rules: rules::Keeper::default(),

@@ -83,7 +83,7 @@ pub use api::*;
 pub use longsplice_core::idle::{IdlePolicy, Keepalive, ParseKeepaliveError};
 pub use longsplice_core::{
     advisor::{Distance, Thresholds},
-    limit, policy, reason,
+    limit, policy, reason, terms,
 };
 pub use longsplice_dataplane::{ParseXdpModeError, PerSide, Side, SuccessorAction, XdpMode, monotonic};
 pub use relay::idle::keep_alive;

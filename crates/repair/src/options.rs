@@ -59,6 +59,11 @@ pub fn set_max_segment(fd: impl AsFd, bytes: u32) -> Result<(), Error> {
     sys::set(fd, MAXSEG, bytes)
 }
 
+/// Lifts the bound of [`set_max_segment`].
+pub fn lift_max_segment(fd: impl AsFd) -> Result<(), Error> {
+    sys::set(fd, MAXSEG, 0_u32)
+}
+
 /// Sets the bound below which the socket counts as writable: only while fewer than `bytes` wait to be sent for the
 /// first time. This keeps a relay's send queue short. `u32::MAX` lifts the bound.
 pub fn set_notsent_lowat(fd: impl AsFd, bytes: u32) -> Result<(), Error> {

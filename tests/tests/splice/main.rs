@@ -6,6 +6,7 @@
 mod accelerate;
 mod accelerate_paths;
 mod accelerate_semantics;
+mod alike;
 mod auto;
 mod bare;
 mod blind;
@@ -20,6 +21,7 @@ mod fragments;
 mod half_close;
 mod handshake;
 mod interface_down;
+mod interoperability;
 mod ipv6;
 mod kill_connect;
 mod layered;

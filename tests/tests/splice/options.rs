@@ -98,7 +98,7 @@ fn timestamps_at_the_client_only() {
 
 #[test]
 fn timestamps_at_the_server_only() {
-    relayed("opt-ts-s", "timestamps", |net| {
+    spliced("opt-ts-s", LineOptions::default(), |net| {
         set(&net.client, "tcp_timestamps", "0")
     });
 }
@@ -165,13 +165,27 @@ fn window_scaling_at_the_server_only() {
 
 #[test]
 fn ecn_at_the_client_only() {
-    // Value 1 requests ECN; by default a node only accepts it.
-    relayed("opt-ecn-c", "ecn", |net| set(&net.client, "tcp_ecn", "1"));
+    // Value 1 requests ECN; by default a node only accepts it; with 0 it refuses it.
+    relayed("opt-ecn-c", "ecn", |net| {
+        set(&net.client, "tcp_ecn", "1");
+        set(&net.server, "tcp_ecn", "0");
+    });
+}
+
+/// The forwarder asks only because the client did.
+#[test]
+fn ecn_at_the_client_and_wherever_it_is_asked_for() {
+    spliced("opt-ecn-ask", LineOptions::default(), |net| {
+        set(&net.client, "tcp_ecn", "1")
+    });
 }
 
 #[test]
 fn ecn_at_the_server_only() {
-    relayed("opt-ecn-s", "ecn", |net| set(&net.forwarder, "tcp_ecn", "1"));
+    // The forwarder would ask unasked.
+    spliced("opt-ecn-s", LineOptions::default(), |net| {
+        set(&net.forwarder, "tcp_ecn", "1")
+    });
 }
 
 #[test]

@@ -49,5 +49,6 @@ mod vlan;
 mod wake;
 mod windows;
 mod wire;
+mod withhold;
 mod xdp;
 mod xdp_links;

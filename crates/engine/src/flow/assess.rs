@@ -99,19 +99,32 @@ fn peer_max_segment(leg: Leg, info: &TcpInfo, inspection: &Inspection) -> u32 {
     inspection.mss_clamp.min(fits)
 }
 
-/// Returns the longest segment that leg B's peer may send so that it fits on leg A, the client's; `None` if that is
-/// unknown. An MSS counts no header of IP, so it means the same on a leg of either family.
-pub(crate) fn fits_client(plane: &Dataplane, client: BorrowedFd<'_>) -> Option<u32> {
-    let info = tcp_info(client).ok()?;
-    let peer = canonical(SockRef::from(&client).peer_addr().ok()?.as_socket()?);
+/// Returns the longest segment that may be sent to the peer of a socket that connected with a limit of its MSS: the limit is
+/// for what the peer sends, and the socket takes it for the other direction, too, even for a peer that offers no MSS. `None`
+/// if it had no limit.
+pub(crate) fn unlimited_segment(plane: &Dataplane, socket: impl AsFd, info: &TcpInfo) -> Option<u32> {
+    let mss = plane.peer_mss(&socket)?;
+    let peer = addresses(&socket).ok()?.peer;
+    Some(mss.min(info.pmtu().saturating_sub(headers(peer.ip()))))
+}
+
+/// Returns the longest segment that may be sent to the peer of a leg; `None` if it is unknown. An MSS counts no header of IP,
+/// so it means the same on a leg of either family.
+pub(crate) fn longest_segment(plane: &Dataplane, socket: BorrowedFd<'_>, info: &TcpInfo) -> Option<u32> {
+    let peer = canonical(SockRef::from(&socket).peer_addr().ok()?.as_socket()?);
     let fits = info.pmtu().saturating_sub(headers(peer.ip()));
-    if info.snd_mss() + timestamps_length(&info) == fits {
+    if segment_sent(info) == fits {
         // The socket sends segments of that length, so the peer's MSS option allows them.
         return Some(fits);
     }
-    let leg = leg(&addresses(client).ok()?).ok()?;
+    let leg = leg(&addresses(socket).ok()?).ok()?;
     let inspection = plane.inspect(leg).ok()?;
-    Some(peer_max_segment(leg, &info, &inspection))
+    Some(peer_max_segment(leg, info, &inspection))
+}
+
+/// Returns the length of the longest segments that a socket sends now, in terms of an MSS option.
+pub(crate) fn segment_sent(info: &TcpInfo) -> u32 {
+    info.snd_mss() + timestamps_length(info)
 }
 
 /// Returns the bytes that timestamps take in each segment, with their padding (RFC 7323 appendix A).
@@ -242,7 +255,10 @@ pub(crate) fn assess(
         assessed.map(|(inspection, _)| inspection),
         assessed.map(|(_, info)| info),
     );
-    let options = PerSide::from_fn(|side| leg_options(legs[side], &infos[side], &inspections[side]));
+    let mut options = PerSide::from_fn(|side| leg_options(legs[side], &infos[side], &inspections[side]));
+    if let Some(mss) = unlimited_segment(plane, pump.socket(Side::Server), &infos.server) {
+        options.server.peer_mss = mss;
+    }
     let plan = match_legs(&options.client, &options.server).map_err(Refusal::for_good)?;
     Ok(Assessment {
         legs,

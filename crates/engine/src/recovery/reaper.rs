@@ -53,6 +53,7 @@ pub(crate) fn start(context: &Arc<Context>) {
             let done = context.run_blocking(move |context, kernel| {
                 let walked = round(context, kernel);
                 kernel.conntrack.look();
+                context.targets.expire();
                 memory.release(context.stats.detached.get() + context.closed.load(Ordering::Relaxed));
                 (walked, memory)
             });

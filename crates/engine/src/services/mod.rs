@@ -10,6 +10,7 @@ pub(crate) mod registry;
 pub(crate) mod routes;
 pub mod rules;
 pub(crate) mod stats;
+pub(crate) mod targets;
 pub(crate) mod transitions;
 pub(crate) mod unpaired;
 pub(crate) mod xdp;

@@ -21,7 +21,10 @@ use longsplice_dataplane::{Dataplane, Leg};
 use longsplice_repair::{options, set_initial_sequence};
 use tokio::net::{TcpSocket, TcpStream};
 
-use crate::services::routes::{Routes, Way};
+use crate::services::{
+    routes::{Routes, Way},
+    targets::Request,
+};
 
 /// File for both families, in spite of its name; the next one is, too.
 const EPHEMERAL: &str = "/proc/sys/net/ipv4/ip_local_port_range";
@@ -75,12 +78,12 @@ impl SourcePorts {
         routes: &Routes,
         from: Option<IpAddr>,
         target: SocketAddr,
-        max_segment: Option<u32>,
+        request: Request<'_>,
         timeout: Duration,
     ) -> io::Result<TcpStream> {
         let in_use = |leg| plane.in_use(leg);
         let look = || look_for_neighbours(plane);
-        let attempt = self.connect_unless(in_use, look, routes, from, target, max_segment);
+        let attempt = self.connect_unless(in_use, look, routes, from, target, request);
         tokio::time::timeout(timeout, attempt).await?
     }
 
@@ -91,7 +94,7 @@ impl SourcePorts {
         routes: &Routes,
         from: Option<IpAddr>,
         target: SocketAddr,
-        max_segment: Option<u32>,
+        request: Request<'_>,
     ) -> io::Result<TcpStream> {
         let mut by = Departure::new(routes, from, target)?;
         let mut doubted = 0;
@@ -107,8 +110,7 @@ impl SourcePorts {
                 foreign: from.is_some(),
                 initial_sequence: None,
             };
-            let max_segment = max_segment.filter(|&bytes| by.needs_saying(bytes));
-            let done = connect_from(origin, target, max_segment).await;
+            let done = connect_from(origin, target, by.say_less(request)).await;
             let refused = done.as_ref().is_err_and(is_refused);
             if refused {
                 look().await;
@@ -174,9 +176,9 @@ impl Departure {
         }
     }
 
-    /// Returns true if the kernel might offer more by itself.
-    fn needs_saying(&self, max_segment: u32) -> bool {
-        self.way_takes.is_none_or(|takes| max_segment < takes)
+    /// Returns a request without the longest segment, if the kernel offers no more by itself.
+    fn say_less<'a>(&self, request: Request<'a>) -> Request<'a> {
+        request.with_segment_if(|bytes| self.way_takes.is_none_or(|takes| bytes < takes))
     }
 
     fn look_again(&mut self, routes: &Routes, target: SocketAddr) -> io::Result<()> {
@@ -224,7 +226,7 @@ pub(crate) struct Origin {
 pub(crate) async fn connect_from(
     origin: Origin,
     target: SocketAddr,
-    max_segment: Option<u32>,
+    request: Request<'_>,
 ) -> io::Result<TcpStream> {
     let socket = socket_toward(origin.local)?;
     // One port serves many targets.
@@ -236,10 +238,10 @@ pub(crate) async fn connect_from(
     if let Some(iss) = origin.initial_sequence {
         set_initial_sequence(&socket, iss)?;
     }
-    if let Some(bytes) = max_segment {
-        options::set_max_segment(&socket, bytes)?;
-    }
-    socket.connect(target).await
+    let congestion_control = request.prepare(&socket)?;
+    let stream = socket.connect(target).await?;
+    Request::complete(&stream, congestion_control)?;
+    Ok(stream)
 }
 
 /// Connects from an address and a port that the kernel chooses. The socket resets on close from before its SYN is sent
@@ -297,7 +299,7 @@ mod tests {
         routes.remember(target, way);
         assert_eq!(routes.way(target).unwrap().source, gone, "it is remembered");
         let connected = ports(20_000..=20_999)
-            .connect_unless(|_| false, || async {}, &routes, None, target, None)
+            .connect_unless(|_| false, || async {}, &routes, None, target, Request::default())
             .await
             .unwrap();
         assert_eq!(connected.local_addr().unwrap().ip(), Ipv4Addr::LOCALHOST);
@@ -316,7 +318,7 @@ mod tests {
             asked.get() % 2 == 0
         };
         let error = ports
-            .connect_unless(in_use, || async {}, &routes, None, target, None)
+            .connect_unless(in_use, || async {}, &routes, None, target, Request::default())
             .await;
         assert_eq!(error.unwrap_err().kind(), io::ErrorKind::AddrNotAvailable);
         assert_eq!(asked.get(), 2 * 10, "each port was tried");
@@ -326,7 +328,7 @@ mod tests {
             false
         };
         let error = ports
-            .connect_unless(never, || async {}, &routes, None, target, None)
+            .connect_unless(never, || async {}, &routes, None, target, Request::default())
             .await;
         assert_eq!(error.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
         assert_eq!(u16::count_ones(tried.get()), 1 + DOUBTED);
@@ -337,7 +339,8 @@ mod tests {
         let (_listener, target) = listener().await;
         let (routes, ports) = (Routes::default(), ports(21_000..=21_009));
         let in_use = |leg: Leg| leg.local.port() != 21_007;
-        let connect = |in_use| ports.connect_unless(in_use, || async {}, &routes, None, target, None);
+        let connect =
+            |in_use| ports.connect_unless(in_use, || async {}, &routes, None, target, Request::default());
         let connected = connect(in_use).await.unwrap();
         assert_eq!(connected.local_addr().unwrap().port(), 21_007);
         // A port of another socket is left alone, too.

@@ -9,7 +9,7 @@ use std::{
 
 use tokio::net::TcpStream;
 
-use super::{Splicer, connect::segment_limit};
+use super::Splicer;
 use crate::{flow::assess, transparent::identity};
 
 impl Splicer {
@@ -49,10 +49,13 @@ impl Splicer {
         let from = client_address(target, client)?;
         let target = longsplice_repair::canonical(target);
         if let Some(plane) = self.context.plane().filter(|_| assess::is_global(target)) {
-            let segment = segment_limit(plane, client);
-            let own = identity::connect(plane, client, target, segment);
+            let info = longsplice_repair::tcp_info(client).ok();
+            let request = self.request(plane, client, info.as_ref()).await;
+            let own = identity::connect(plane, client, target, request);
             if let Some(done) = tokio::time::timeout(timeout, own).await? {
-                return done;
+                return done.inspect(|server| {
+                    self.note_agreement(plane, client, info.as_ref(), &request, target, server)
+                });
             }
         }
         self.connect_from(Some(from), target, client, timeout).await

@@ -7,37 +7,77 @@ use std::{
     time::Duration,
 };
 
-use longsplice_dataplane::Dataplane;
-use longsplice_repair::options;
-use tokio::net::TcpStream;
+use longsplice_core::terms::{Agreement, Lacks};
+use longsplice_dataplane::{Dataplane, Withheld};
+use longsplice_repair::{TcpInfo, options, tcp_info};
+use socket2::SockRef;
+use tokio::{net::TcpStream, sync::watch};
 
 use super::Splicer;
 use crate::{
     flow::assess,
-    services::ports::{self, Origin},
+    services::{
+        ports::{self, Origin},
+        targets::{self, Request},
+    },
 };
 
 /// Largest value of TCP_MAXSEG, in bytes; only the loopback has longer segments.
 const LARGEST_SEGMENT: u32 = 32_767;
 
 impl Splicer {
-    /// Prepares a listening socket for splicing toward `target`: it offers clients no longer segments than the route to
-    /// the target takes.
+    /// Prepares a listening socket for splicing toward `target`, if that is known: it offers clients no longer segments than
+    /// the route to the target takes, and none of the options that targets of earlier clients did not agree to (timestamps,
+    /// SACK, ECN, long segments), for the next ten minutes. Connections that are there do not change. Call it again when
+    /// [`Splicer::watch_targets`] says so.
     ///
     /// # Errors
     /// Returns an error if the socket is not a TCP socket.
-    pub fn prepare_listener(&self, listener: impl AsFd, target: SocketAddr) -> io::Result<()> {
-        if self.context.kernel.is_some()
-            && let Ok(way) = self.context.routes.ask(longsplice_repair::canonical(target))
-            && let Some(bytes) = way.max_segment.filter(|&bytes| bytes <= LARGEST_SEGMENT)
-        {
-            options::set_max_segment(listener, bytes)?;
+    pub fn prepare_listener(
+        &self,
+        listener: impl AsFd,
+        target: impl Into<Option<SocketAddr>>,
+    ) -> io::Result<()> {
+        let Some(plane) = self.context.plane() else {
+            return Ok(());
+        };
+        let listener = listener.as_fd();
+        let way = |target| self.context.routes.ask(longsplice_repair::canonical(target)).ok();
+        let by_route = target.into().and_then(way).and_then(|way| way.max_segment);
+        let lacks = self.withheld(listener)?;
+        let bytes = by_route.into_iter().chain(lacks.max_segment).min();
+        match bytes.filter(|&bytes| bytes <= LARGEST_SEGMENT) {
+            Some(bytes) => options::set_max_segment(listener, bytes)?,
+            None => options::lift_max_segment(listener)?,
         }
-        Ok(())
+        let withheld = Withheld {
+            terms: lacks.terms,
+            accurate_ecn: true,
+            ect: false,
+        };
+        plane.withhold(listener, withheld)
+    }
+
+    /// Returns what a listening socket's next clients are not offered once it is prepared, because targets of earlier ones
+    /// did not agree to it.
+    ///
+    /// # Errors
+    /// Returns an error if the socket has no address of IP.
+    pub fn withheld(&self, listener: impl AsFd) -> io::Result<Lacks> {
+        let fd = listener.as_fd();
+        let address = SockRef::from(&fd).local_addr()?.as_socket();
+        let address = address.ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(self.context.targets.lacks(longsplice_repair::canonical(address)))
+    }
+
+    /// Returns a receiver that sees a change each time that listening sockets should be prepared again.
+    pub fn watch_targets(&self) -> watch::Receiver<()> {
+        self.context.targets.changes()
     }
 
     /// Connects leg B from a source port that this instance owns, so that the port is not given away while a flow without
-    /// sockets has it, and with an MSS (RFC 9293 section 3.7.1) that fits leg A. A pair whose leg B was connected
+    /// sockets has it, with an MSS (RFC 9293 section 3.7.1) that fits leg A, and with no other options of TCP than leg A
+    /// has. A pair whose leg B was connected
     /// otherwise can be spliced, too, if the segments fit; its port is safe only while it has its socket. The socket
     /// resets on close (`SO_LINGER` of 0) from before its SYN is sent, until a call of [`Splicer::splice`] has ended the
     /// pair.
@@ -74,20 +114,65 @@ impl Splicer {
                             foreign: true,
                             initial_sequence: None,
                         };
-                        ports::connect_from(origin, target, None).await
+                        ports::connect_from(origin, target, Request::default()).await
                     }
                 }
             };
             return tokio::time::timeout(timeout, connect).await?;
         };
-        let segment = segment_limit(plane, client);
-        ports
-            .connect(plane, &context.routes, from, target, segment, timeout)
-            .await
+        let info = tcp_info(client).ok();
+        let request = self.request(plane, client, info.as_ref()).await;
+        let server = ports
+            .connect(plane, &context.routes, from, target, request, timeout)
+            .await?;
+        self.note_agreement(plane, client, info.as_ref(), &request, target, &server);
+        Ok(server)
     }
-}
 
-/// Returns the longest segment that leg B may offer to take, so that it fits on leg A; `None`: no limit.
-pub(super) fn segment_limit(plane: &Dataplane, client: BorrowedFd<'_>) -> Option<u32> {
-    assess::fits_client(plane, client).filter(|&bytes| bytes <= LARGEST_SEGMENT)
+    /// Returns what leg B is to ask for, so that it is like leg A, with this state of TCP.
+    pub(super) async fn request<'a>(
+        &'a self,
+        plane: &'a Dataplane,
+        client: BorrowedFd<'_>,
+        info: Option<&TcpInfo>,
+    ) -> Request<'a> {
+        let Some(info) = info else {
+            return Request::default();
+        };
+        let segment = assess::longest_segment(plane, client, info);
+        let segment = segment.filter(|&bytes| bytes <= LARGEST_SEGMENT);
+        self.context.targets.request(plane, info, segment).await
+    }
+
+    /// Notes what the target did not agree to, for the next clients of the same listener.
+    pub(super) fn note_agreement(
+        &self,
+        plane: &Dataplane,
+        client: BorrowedFd<'_>,
+        info: Option<&TcpInfo>,
+        request: &Request<'_>,
+        target: SocketAddr,
+        server: &TcpStream,
+    ) {
+        let (Some(info), Ok(of_server)) = (info, tcp_info(server)) else {
+            return;
+        };
+        let agreement = Agreement {
+            wanted: targets::terms(info),
+            agreed: targets::terms(&of_server),
+            max_segment: match request.is_limited() || assess::segment_sent(&of_server) < info.advmss() {
+                true => assess::unlimited_segment(plane, server, &of_server)
+                    .or_else(|| assess::longest_segment(plane, server.as_fd(), &of_server))
+                    .filter(|&bytes| bytes < info.advmss()),
+                false => None,
+            },
+        };
+        let targets = &self.context.targets;
+        if agreement.is_whole() && !targets.lack_anything() {
+            return;
+        }
+        if let Ok(addresses) = assess::addresses(client) {
+            targets.note(addresses.local, target, &agreement);
+        }
+    }
 }

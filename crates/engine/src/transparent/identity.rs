@@ -10,7 +10,10 @@ use tokio::net::TcpStream;
 
 use crate::{
     flow::assess as legs,
-    services::ports::{Origin, connect_from, is_refused, is_taken},
+    services::{
+        ports::{Origin, connect_from, is_refused, is_taken},
+        targets::Request,
+    },
 };
 
 /// Attempts to read a socket's state: bytes may come between two reads.
@@ -22,7 +25,7 @@ pub(crate) async fn connect(
     plane: &Dataplane,
     client: BorrowedFd<'_>,
     target: SocketAddr,
-    max_segment: Option<u32>,
+    request: Request<'_>,
 ) -> Option<io::Result<TcpStream>> {
     let addresses = legs::addresses(client).ok()?;
     let local = addresses.peer;
@@ -35,7 +38,7 @@ pub(crate) async fn connect(
         foreign: true,
         initial_sequence: initial_sequence(plane, client, Leg::new(addresses.peer, addresses.local)),
     };
-    match connect_from(origin, target, max_segment).await {
+    match connect_from(origin, target, request).await {
         Err(e) if is_taken(&e) => None,
         // A flow took that port meanwhile: the refusal is not the target's.
         Err(e) if is_refused(&e) && plane.in_use(tuple) => None,

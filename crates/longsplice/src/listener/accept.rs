@@ -13,7 +13,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Service, acceptor::Acceptor, connection};
+use super::{Service, acceptor::Acceptor, bind, connection};
 use crate::config::OnFull;
 
 /// Interval between attempts to accept: another process may free what is missing without notice.
@@ -30,12 +30,14 @@ const LAST_CALLS: Duration = Duration::from_millis(500);
 /// sender of `service` is dropped: then connections that have arrived by that time are still served.
 pub(super) async fn accept(
     listener: Arc<Acceptor>,
+    address: SocketAddr,
     service: watch::Receiver<Arc<Service>>,
     stopping: CancellationToken,
 ) {
     tokio::select! {
         () = stopping.cancelled() => {}
-        () = accept_until_closed(&listener, service) => {}
+        () = accept_until_closed(&listener, service.clone()) => {}
+        () = bind::keep_prepared(&listener, address, service) => {}
     }
 }
 

@@ -1,9 +1,9 @@
 //! Binds listening sockets early, so that a port in use is reported before the kernel half is touched.
 
-use std::{io, net::SocketAddr, os::fd::OwnedFd, time::Duration};
+use std::{io, net::SocketAddr, os::fd::OwnedFd, sync::Arc, time::Duration};
 
-use longsplice_engine::intercept::make_transparent;
-use tokio::{net::TcpSocket, time::timeout};
+use longsplice_engine::{intercept::make_transparent, policy::SplicePolicy};
+use tokio::{net::TcpSocket, sync::watch, time::timeout};
 
 use super::{Service, acceptor::Acceptor};
 
@@ -148,6 +148,24 @@ impl Listening {
     }
 }
 
+/// Prepares a listening socket again each time that targets turn out to agree to other options of TCP. Never returns.
+/// Leaves the socket of a listener that does not splice as it is: its clients have all options while they are relayed.
+pub(super) async fn keep_prepared(
+    listener: &Acceptor,
+    address: SocketAddr,
+    service: watch::Receiver<Arc<Service>>,
+) {
+    let serving = || Arc::clone(&service.borrow());
+    let mut targets = serving().splicer().watch_targets();
+    while targets.changed().await.is_ok() {
+        let service = serving();
+        if service.settings().listener.splice != SplicePolicy::Never {
+            prepare(listener, address, &service).await;
+        }
+    }
+    std::future::pending().await
+}
+
 /// Prepares a listening socket for splicing. Without this its connections are still served, but may not be spliceable.
 pub(super) async fn prepare(listener: &Acceptor, address: SocketAddr, service: &Service) {
     let Ok(target) = timeout(PATIENCE, service.likely_target(address)).await else {
@@ -156,10 +174,12 @@ pub(super) async fn prepare(listener: &Acceptor, address: SocketAddr, service: &
             "the target's name could not be looked up in time: the listening socket is not prepared for splicing"
         );
     };
-    let Some(target) = target else { return };
+    if service.settings().listener.intercept.is_some() && target.is_none() {
+        return;
+    }
     if let Err(error) = service.splicer().prepare_listener(listener, target) {
         tracing::warn!(
-            listener = service.settings().listener.name, %address, %target, %error,
+            listener = service.settings().listener.name, %address, ?target, %error,
             "the listening socket could not be prepared for splicing"
         );
     }

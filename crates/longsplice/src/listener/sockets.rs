@@ -34,7 +34,7 @@ impl Socket {
         let stopping = service.shared.stopping.clone();
         tracing::info!(listener = service.settings().listener.name, %address, "listening on {address}");
         let (sender, receiver) = watch::channel(service);
-        let task = tokio::spawn(accept::accept(Arc::clone(&listener), receiver, stopping));
+        let task = tokio::spawn(accept::accept(Arc::clone(&listener), address, receiver, stopping));
         Socket {
             configured,
             address,
