@@ -95,7 +95,7 @@ pub(crate) fn both(addresses: &PerSide<LegInfo>) -> Result<PerSide<Leg>, Refusal
 /// Returns the longest segment that can be sent to the peer, in terms of its MSS option. (`snd_mss` would be too low: the
 /// kernel keeps it below half of the peer's window.)
 fn peer_max_segment(leg: Leg, info: &TcpInfo, inspection: &Inspection) -> u32 {
-    let fits = info.pmtu().saturating_sub(headers(leg.peer.ip()));
+    let fits = path_segment(info, leg.peer.ip());
     inspection.mss_clamp.min(fits)
 }
 
@@ -105,14 +105,19 @@ fn peer_max_segment(leg: Leg, info: &TcpInfo, inspection: &Inspection) -> u32 {
 pub(crate) fn unlimited_segment(plane: &Dataplane, socket: impl AsFd, info: &TcpInfo) -> Option<u32> {
     let mss = plane.peer_mss(&socket)?;
     let peer = addresses(&socket).ok()?.peer;
-    Some(mss.min(info.pmtu().saturating_sub(headers(peer.ip()))))
+    Some(mss.min(path_segment(info, peer.ip())))
+}
+
+/// Returns the longest segment that the path to a peer takes, in terms of an MSS option.
+pub(crate) fn path_segment(info: &TcpInfo, peer: IpAddr) -> u32 {
+    info.pmtu().saturating_sub(headers(peer))
 }
 
 /// Returns the longest segment that may be sent to the peer of a leg; `None` if it is unknown. An MSS counts no header of IP,
 /// so it means the same on a leg of either family.
 pub(crate) fn longest_segment(plane: &Dataplane, socket: BorrowedFd<'_>, info: &TcpInfo) -> Option<u32> {
     let peer = canonical(SockRef::from(&socket).peer_addr().ok()?.as_socket()?);
-    let fits = info.pmtu().saturating_sub(headers(peer.ip()));
+    let fits = path_segment(info, peer.ip());
     if segment_sent(info) == fits {
         // The socket sends segments of that length, so the peer's MSS option allows them.
         return Some(fits);

@@ -163,7 +163,10 @@ impl Splicer {
             max_segment: match request.is_limited() || assess::segment_sent(&of_server) < info.advmss() {
                 true => assess::unlimited_segment(plane, server, &of_server)
                     .or_else(|| assess::longest_segment(plane, server.as_fd(), &of_server))
-                    .filter(|&bytes| bytes < info.advmss()),
+                    // A limit of the path is that of a route: it may change at any time, and listeners follow it.
+                    .filter(|&bytes| {
+                        bytes < info.advmss().min(assess::path_segment(&of_server, target.ip()))
+                    }),
                 false => None,
             },
         };
