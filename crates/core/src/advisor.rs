@@ -35,7 +35,7 @@ use std::time::Duration;
 use crate::reason::{RelayReason, SpliceReason};
 
 pub use queue::{QueueWatch, StandingQueue};
-pub use sample::{CongestionControl, LegSample};
+pub use sample::{CongestionControl, LOSS_SEGMENTS, LOSSY, LegSample};
 
 /// Advice for a pair at this moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

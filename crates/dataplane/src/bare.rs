@@ -1,6 +1,6 @@
 //! Loads the programs for devices without Ethernet headers once such a device is to be watched.
 
-use std::{io, mem::MaybeUninit, os::fd::AsFd, sync::OnceLock};
+use std::{mem::MaybeUninit, os::fd::AsFd, sync::OnceLock};
 
 use libbpf_rs::{
     MapHandle,
@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use crate::{
     attach::Programs,
     error::Error,
-    load::{all_maps, hold, pinned_hashing, set_hash, share},
+    load::{all_maps, hashing_of_table, hold, set_hash, share},
     pins::Pins,
     retry_load::retry_load,
     skel::BareSkelBuilder,
@@ -57,12 +57,7 @@ fn load(pins: &Pins, handshakes: &MapHandle) -> Result<Programs, Error> {
     let mut open = BareSkelBuilder::default()
         .open(&mut object)
         .map_err(|e| Error::from_bpf("cannot open the programs", &e))?;
-    let (Some(buckets), Some(keys)) = pinned_hashing(pins)? else {
-        return Err(Error::System {
-            what: "the pins have no table of flows".into(),
-            source: io::ErrorKind::NotFound.into(),
-        });
-    };
+    let (buckets, keys) = hashing_of_table(pins)?;
     set_hash!(open, buckets, keys);
     share(pins, all_maps!(open))?;
     (open.maps.handshakes)

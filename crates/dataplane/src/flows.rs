@@ -83,7 +83,7 @@ impl Direction {
         let legs = PerSide::from_fn(|side| Leg::from_tuple(&flow.from[side].key));
         PerSide::from_fn(|side| {
             let rec = &flow.from[side].rec;
-            let is_one = placement(rec) != ls_placement::LS_NONE && !is_alone(rec);
+            let is_one = is_present(rec) && !is_alone(rec);
             let (leg, far) = (legs[side], legs[side.other()]);
             is_one.then(|| Direction::new(side, leg, far, rec, start_times, now))
         })
@@ -103,6 +103,11 @@ pub(crate) fn is_identity(leg: Leg, far: Leg, r: &ls_record) -> bool {
 /// Returns the place of the current state of a direction.
 pub(crate) fn placement(rec: &ls_record) -> ls_placement {
     ls_placement(u32::from(rec.placement) & !ls_placement::LS_ARMED.0)
+}
+
+/// Returns true if a direction has a record at all.
+pub(crate) fn is_present(rec: &ls_record) -> bool {
+    placement(rec) != ls_placement::LS_NONE
 }
 
 pub(crate) fn is_alone(rec: &ls_record) -> bool {

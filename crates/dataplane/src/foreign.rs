@@ -62,12 +62,7 @@ impl Foreign {
     /// # Errors
     /// Returns an error if its layout cannot be read.
     pub(crate) fn open(pins: &Pins, ours: &MapHandle) -> Result<Foreign, Error> {
-        let map = |name| {
-            let path = pins.map(name);
-            MapHandle::from_pinned_path(&path)
-                .map_err(|e| Error::from_bpf(format!("cannot open {}", path.display()), &e))
-        };
-        let (flows, slots) = (map("flows")?, map("slots")?);
+        let (flows, slots) = (pins.open_map("flows")?, pins.open_map("slots")?);
         let (flow_layout, slot_layout) = (Layout::of_values(&flows)?, Layout::of_values(&slots)?);
         let ours = Layout::of_values(ours)?;
         Ok(Foreign {

@@ -2,7 +2,7 @@
 
 use std::{
     fs::File,
-    io::Read,
+    io::{self, Read},
     mem::MaybeUninit,
     os::fd::{AsFd, OwnedFd},
 };
@@ -288,17 +288,26 @@ pub(crate) fn share<const N: usize>(
 /// yet.
 pub(crate) fn pinned_hashing(pins: &Pins) -> Result<(Option<u32>, Option<[u32; HASH_KEYS]>), Error> {
     let pinned = |name: &str| {
-        let path = pins.map(name);
-        path.exists()
-            .then(|| {
-                MapHandle::from_pinned_path(&path)
-                    .map_err(|e| Error::from_bpf(format!("cannot open {}", path.display()), &e))
-            })
-            .transpose()
+        let is_there = pins.map(name).exists();
+        is_there.then(|| pins.open_map(name)).transpose()
     };
     let buckets = pinned("buckets")?.map(|map| map.max_entries());
     let meta = pinned("meta")?.map(|map| read_meta(&map)).transpose()?;
     Ok((buckets, meta.filter(|m| m.version != 0).map(|m| m.hash_keys)))
+}
+
+/// Returns them for programs that are loaded beside the pinned table.
+///
+/// # Errors
+/// Returns an error if there is no table.
+pub(crate) fn hashing_of_table(pins: &Pins) -> Result<(u32, [u32; HASH_KEYS]), Error> {
+    match pinned_hashing(pins)? {
+        (Some(buckets), Some(keys)) => Ok((buckets, keys)),
+        _ => Err(Error::System {
+            what: "the pins have no table of flows".into(),
+            source: io::ErrorKind::NotFound.into(),
+        }),
+    }
 }
 
 /// Returns the number of elements of the map `buckets` and the keys for a process that starts: a predecessor's, or new ones.
@@ -370,10 +379,7 @@ pub(crate) fn find_predecessor(options: &Options) -> Result<Option<Pins>, Error>
 }
 
 pub(crate) fn pinned_meta(pins: &Pins) -> Result<ls_meta, Error> {
-    let path = pins.map("meta");
-    let map = MapHandle::from_pinned_path(&path)
-        .map_err(|e| Error::from_bpf(format!("cannot open {}", path.display()), &e))?;
-    read_meta(&map)
+    read_meta(&pins.open_map("meta")?)
 }
 
 /// Returns true if a predecessor's table has a flow, in any layout. Up to ABI version 7 the map of buckets had the name

@@ -8,13 +8,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use libbpf_rs::MapHandle;
 use parking_lot::{Mutex, RwLock};
 
 use crate::{
     abi::{ABI_VERSION, Leg},
     error::Error,
-    load::{load_table, pinned_hashing, read_meta},
+    load::{load_table, pinned_hashing, pinned_meta},
     pins::{self, Pins},
     retry_load::retry_load,
     view::View,
@@ -100,12 +99,7 @@ fn identified(pins: Pins) -> Option<((PathBuf, u64), Pins)> {
 }
 
 fn open(pins: &Pins) -> Result<Asked, Error> {
-    let map = |name| {
-        let path = pins.map(name);
-        MapHandle::from_pinned_path(&path)
-            .map_err(|e| Error::from_bpf(format!("cannot open {}", path.display()), &e))
-    };
-    let meta = read_meta(&map("meta")?)?;
+    let meta = pinned_meta(pins)?;
     let (Some(buckets), Some(keys)) = pinned_hashing(pins)? else {
         return Ok(Asked::Later);
     };
@@ -113,5 +107,5 @@ fn open(pins: &Pins) -> Result<Asked, Error> {
         return Ok(Asked::Now(None));
     }
     let [_, _, lookup] = retry_load(|| load_table(pins, buckets, keys))?;
-    Ok(Asked::Now(Some(View::new(map("flows")?, lookup))))
+    Ok(Asked::Now(Some(View::new(pins.open_map("flows")?, lookup))))
 }

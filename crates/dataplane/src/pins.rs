@@ -16,7 +16,7 @@ use std::{
     sync::Arc,
 };
 
-use libbpf_rs::libbpf_sys;
+use libbpf_rs::{MapHandle, libbpf_sys};
 use parking_lot::Mutex;
 
 use crate::{
@@ -89,14 +89,16 @@ impl Pins {
 
     /// Returns true if all maps have pins. A part of them may have been removed by hand.
     pub(crate) fn is_complete(&self) -> bool {
-        MAPS.iter().all(|name| self.map(name).exists())
+        self.has(&MAPS)
     }
 
     /// Returns true if the maps from which flows are adopted have pins, in whatever version.
     pub(crate) fn is_readable(&self) -> bool {
-        ["flows", "slots", "meta"]
-            .iter()
-            .all(|name| self.map(name).exists())
+        self.has(&["flows", "slots", "meta"])
+    }
+
+    fn has(&self, maps: &[&str]) -> bool {
+        maps.iter().all(|name| self.map(name).exists())
     }
 
     /// Lets the next process serve this generation. Keeps the pins.
@@ -206,6 +208,16 @@ impl Pins {
 
     pub(crate) fn map(&self, name: &str) -> PathBuf {
         self.root.join(name)
+    }
+
+    /// Opens a pinned map.
+    ///
+    /// # Errors
+    /// Returns an error that names the pin.
+    pub(crate) fn open_map(&self, name: &str) -> Result<MapHandle, Error> {
+        let path = self.map(name);
+        MapHandle::from_pinned_path(&path)
+            .map_err(|e| Error::from_bpf(format!("cannot open {}", path.display()), &e))
     }
 
     pub(crate) fn link(&self, ifindex: u32, hook: &str) -> PathBuf {

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 
 use crate::{
     abi::{Leg, PerSide, Pod, Side, ls_entry, ls_flow, ls_record},
-    flows::{is_alone, placement, to_io},
+    flows::{is_alone, is_present, to_io},
     grace::{Grace, Moment},
     run,
     skel::types::ls_placement,
@@ -79,14 +79,12 @@ pub(crate) struct Table {
 }
 
 /// Returns the number by which chains name a direction.
-fn number(index: u32, side: Side) -> u32 {
+pub(crate) fn number(index: u32, side: Side) -> u32 {
     2 * index + side.index() as u32 + 1
 }
 
 fn is_vacant(flow: &ls_flow) -> bool {
-    flow.from
-        .iter()
-        .all(|d| placement(&d.rec) == ls_placement::LS_NONE)
+    flow.from.iter().all(|d| !is_present(&d.rec))
 }
 
 impl Table {
@@ -210,7 +208,7 @@ impl Table {
         let mut hidden = *flow;
         (hidden.from.iter_mut()).for_each(|d| d.rec.placement = ls_placement::LS_NONE.0 as u8);
         let added = self.write(index, &hidden).and_then(|()| {
-            let there = |side: &Side| placement(&flow.from[*side].rec) != ls_placement::LS_NONE;
+            let there = |side: &Side| is_present(&flow.from[*side].rec);
             Side::BOTH
                 .into_iter()
                 .filter(there)
@@ -346,9 +344,7 @@ impl Table {
     /// Returns the flow with this serial number; legs that stand alone are none.
     pub(crate) fn find_serial(&self, serial: u32) -> io::Result<Option<ls_flow>> {
         let used = self.elements.lock().fresh;
-        let is_its = |rec: &ls_record| {
-            rec.serial == serial && placement(rec) != ls_placement::LS_NONE && !is_alone(rec)
-        };
+        let is_its = |rec: &ls_record| rec.serial == serial && is_present(rec) && !is_alone(rec);
         let found = self
             .all(used)?
             .find(|(_, flow)| flow.from.iter().any(|d| is_its(&d.rec)));

@@ -9,9 +9,8 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 use crate::{
     abi::{Leg, Pod, Side, ls_flow},
-    flows::{placement, to_io},
+    flows::{is_present, to_io},
     run,
-    skel::types::ls_placement,
 };
 
 /// Finds the flows of a table without changing it.
@@ -43,7 +42,7 @@ impl View {
     /// Finds the flow that has a direction with this leg, and the side of it.
     pub(crate) fn find(&self, leg: Leg) -> Option<(ls_flow, Side)> {
         let (_, flow, side) = self.read_flow(leg)?;
-        (placement(&flow.from[side].rec) != ls_placement::LS_NONE).then_some((flow, side))
+        is_present(&flow.from[side].rec).then_some((flow, side))
     }
 
     /// Finds it with the direction's number, also while it is just being removed. Another instance's element may have

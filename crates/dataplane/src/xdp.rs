@@ -17,7 +17,7 @@ use strum::VariantArray;
 use crate::{
     attach::{create_link, detach_link, update_link},
     error::Error,
-    load::{all_maps, hold, pinned_hashing, set_hash, share},
+    load::{all_maps, hashing_of_table, hold, set_hash, share},
     pins::Pins,
     retry_load::retry_load,
     skel::XdpSkelBuilder,
@@ -251,12 +251,7 @@ fn load(pins: &Pins, mode: XdpMode) -> Result<Loaded, Error> {
         XdpMode::Native => libbpf_sys::BPF_F_XDP_HAS_FRAGS,
         XdpMode::Generic => 0,
     });
-    let (Some(buckets), Some(keys)) = pinned_hashing(pins)? else {
-        return Err(Error::System {
-            what: "the pins have no table of flows".into(),
-            source: io::ErrorKind::NotFound.into(),
-        });
-    };
+    let (buckets, keys) = hashing_of_table(pins)?;
     set_hash!(open, buckets, keys);
     share(pins, all_maps!(open))?;
     let skel = open

@@ -82,7 +82,7 @@ mod transparent;
 pub use api::*;
 pub use longsplice_core::idle::{IdlePolicy, Keepalive, ParseKeepaliveError};
 pub use longsplice_core::{
-    advisor::{Distance, Thresholds},
+    advisor::{Distance, LOSS_SEGMENTS, LOSSY, Thresholds},
     limit, policy, reason, terms,
 };
 pub use longsplice_dataplane::{ParseXdpModeError, PerSide, Side, SuccessorAction, XdpMode, monotonic};

@@ -44,7 +44,8 @@ pub enum OpenError {
     /// The kernel lacks a feature: a relay is still possible.
     #[error("{0}")]
     Unsupported(String),
-    /// The pins of a predecessor belong to another network namespace, and have flows, which would be harmed; or the directory of the pins cannot be trusted. A relay is still possible.
+    /// The pins of a predecessor belong to another network namespace, and have flows, which would be harmed; or the directory
+    /// of the pins cannot be trusted. A relay is still possible.
     #[error("{0}")]
     Incompatible(String),
     /// Another error has occurred, such as a BPF file system that cannot be written. A relay is still possible.

@@ -1,4 +1,4 @@
-//! What the policy `auto` decides for plain TCP, over a short and a long path, with and without losses, for three shapes of
+//! Compares the decisions of the policy `auto` for plain TCP, over a short and a long path, with and without losses, for three shapes of
 //! traffic.
 
 use std::{

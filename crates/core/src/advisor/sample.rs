@@ -87,10 +87,10 @@ pub struct LegSample {
 
 /// Rate of losses that makes a leg lossy: one byte or segment in this many. CUBIC loses far less by its own probing,
 /// unless the path holds only a few segments.
-const LOSSY: u64 = 500;
+pub const LOSSY: u64 = 500;
 
 /// Number of segments below which losses are not judged.
-pub(super) const LOSS_SEGMENTS: u32 = 200;
+pub const LOSS_SEGMENTS: u32 = 200;
 
 impl LegSample {
     /// Returns the round-trip time without queues, as far as known: queues behind a relay are its own, and end with it.

@@ -1,4 +1,4 @@
-use super::{sample::LOSS_SEGMENTS, *};
+use super::*;
 
 const MBIT: u64 = 125_000;
 

@@ -9,12 +9,12 @@ use super::Dataplane;
 use crate::{
     abi::{Leg, PerSide, Pod, Side, ls_catch_up, ls_flow, ls_record},
     error::Error,
-    flows::{Direction, is_alone, placement},
+    flows::{Direction, is_alone, is_present},
     foreign::{Element, Foreign},
     load::pinned_meta,
     pins::{Pins, network_namespace},
     run,
-    skel::types::ls_placement,
+    table::number,
     time,
 };
 
@@ -130,7 +130,7 @@ impl Dataplane {
         let sides = || {
             Side::BOTH
                 .into_iter()
-                .filter(|&side| placement(&flow.from[side].rec) != ls_placement::LS_NONE)
+                .filter(|&side| is_present(&flow.from[side].rec))
         };
         let added = self.flows.take_in(flow);
         match &added {
@@ -178,15 +178,15 @@ impl Dataplane {
                 if is_alone(then) {
                     adopted.alone.push(Leg::from_tuple(&copy.from[side].key));
                 } else {
-                    is_flow |= placement(then) != ls_placement::LS_NONE;
+                    is_flow |= is_present(then);
                 }
                 let Some(Element::Flow(now)) = &now else { continue };
                 let rec = now.from[side].rec;
-                if rec.bytes() == then.bytes() || placement(then) == ls_placement::LS_NONE {
+                if rec.bytes() == then.bytes() || !is_present(then) {
                     continue;
                 }
                 let argument = ls_catch_up {
-                    number: 2 * ours + side.index() as u32 + 1,
+                    number: number(ours, side),
                     bytes: rec.bytes_low.wrapping_sub(then.bytes_low),
                     rec,
                 };

@@ -176,16 +176,12 @@ impl FlowQueue {
     }
 
     fn push(&self, plane: &Dataplane, event: Event) {
-        if event.kind == EventKind::News {
-            self.news.notify_one();
-            return;
-        }
         let mut state = self.state.lock();
         match (event.kind, state.awake) {
             (EventKind::Copy, _) => state.copies.keep(event, MOST_COPIES, &self.budget),
             (EventKind::Held, Some(bases)) => inject(plane, &event, bases[event.side]),
             (EventKind::Held, None) => state.kept.keep(event, MOST_OF_FLOW, &self.budget),
-            (EventKind::News, _) => {}
+            (EventKind::News, _) => return self.news.notify_one(),
         }
         drop(state);
         self.notify.notify_one();

@@ -265,7 +265,7 @@ impl Session<'_> {
         };
         let path = self.queues.iter().zip(&*samples).map(lowest).sum();
         for ((watch, info), sample) in self.queues.iter_mut().zip(infos.iter()).zip(samples) {
-            // What a leg only receives has passed its queue: no acknowledgement of ours comes back through that.
+            // A stream that a leg only receives has passed that leg's queue already: our acknowledgements return beside it.
             let receives = info.rcv_rtt_us() > 0 && info.last_data_recv_ms() < info.last_data_sent_ms();
             let rtt = match receives {
                 true => Duration::from_micros(info.rcv_rtt_us().into()),

@@ -1,6 +1,6 @@
 //! Reads what the kernel lets a socket of this host hold: a node with small buffers makes a connection slower.
 //!
-//! Of a path in two parts, the better part takes half of the round trip. So a node that holds less than half of the window
+//! The shorter part of a path takes half of its round trip at most. So a node that holds less than half of the window
 //! of an end gains nothing for it, wherever the node stands. Larger buffers are judged by the advisor, while they are in
 //! use.
 

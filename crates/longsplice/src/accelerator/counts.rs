@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 use strum::VariantArray;
 
 /// Reason why a connection is not taken over.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::IntoStaticStr, strum::VariantArray)]
+#[strum(serialize_all = "snake_case")]
 pub enum PassReason {
     /// An end has options that a built socket does not support.
     Options,
@@ -37,57 +38,20 @@ pub enum PassReason {
 }
 
 impl PassReason {
-    const ALL: [PassReason; 11] = [
-        PassReason::Options,
-        PassReason::Limit,
-        PassReason::Memory,
-        PassReason::Buffers,
-        PassReason::OneSide,
-        PassReason::OwnAddress,
-        PassReason::Asymmetric,
-        PassReason::ShortPath,
-        PassReason::NoGain,
-        PassReason::Shutdown,
-        PassReason::System,
-    ];
-
     /// Returns the name in `status --json` and in metrics.
     pub fn as_str(self) -> &'static str {
-        match self {
-            PassReason::Options => "options",
-            PassReason::Limit => "limit",
-            PassReason::Memory => "memory",
-            PassReason::Buffers => "buffers",
-            PassReason::OneSide => "one_side",
-            PassReason::OwnAddress => "own_address",
-            PassReason::Asymmetric => "asymmetric",
-            PassReason::ShortPath => "short_path",
-            PassReason::NoGain => "no_gain",
-            PassReason::Shutdown => "shutdown",
-            PassReason::System => "system",
-        }
+        self.into()
     }
 }
 
 /// Reason why a released connection is taken over again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::IntoStaticStr, strum::VariantArray)]
+#[strum(serialize_all = "snake_case")]
 pub enum AgainReason {
     /// A command, `longsplice unsplice`.
     Command,
     /// Its path loses segments.
     Losses,
-}
-
-impl AgainReason {
-    const ALL: [AgainReason; 2] = [AgainReason::Command, AgainReason::Losses];
-
-    /// Returns the name in `status --json` and in metrics.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            AgainReason::Command => "command",
-            AgainReason::Losses => "losses",
-        }
-    }
 }
 
 /// State and counters of the accelerator, since the start of the daemon.
@@ -118,10 +82,10 @@ pub struct AcceleratorStatus {
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     taken_over: AtomicU64,
-    taken_over_again: [AtomicU64; AgainReason::ALL.len()],
+    taken_over_again: [AtomicU64; AgainReason::VARIANTS.len()],
     released: AtomicU64,
     released_by: [AtomicU64; SpliceReason::VARIANTS.len()],
-    passed_through: [AtomicU64; PassReason::ALL.len()],
+    passed_through: [AtomicU64; PassReason::VARIANTS.len()],
     congestion_failures: AtomicU64,
     early_failures: AtomicU64,
 }
@@ -160,30 +124,30 @@ impl Counts {
     }
 
     pub(super) fn snapshot(&self, open: usize) -> AcceleratorStatus {
-        let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
         AcceleratorStatus {
             open,
             taken_over_total: get(&self.taken_over),
-            taken_over_again_total: AgainReason::ALL
-                .iter()
-                .zip(&self.taken_over_again)
-                .map(|(reason, count)| (reason.as_str().to_owned(), get(count)))
-                .collect(),
+            taken_over_again_total: by_reason::<AgainReason>(&self.taken_over_again),
             released_total: get(&self.released),
-            released_by_reason: SpliceReason::VARIANTS
-                .iter()
-                .zip(&self.released_by)
-                .map(|(reason, count)| (reason.as_str().to_owned(), get(count)))
-                .collect(),
-            passed_through_total: PassReason::ALL
-                .iter()
-                .zip(&self.passed_through)
-                .map(|(reason, count)| (reason.as_str().to_owned(), get(count)))
-                .collect(),
+            released_by_reason: by_reason::<SpliceReason>(&self.released_by),
+            passed_through_total: by_reason::<PassReason>(&self.passed_through),
             congestion_failures_total: get(&self.congestion_failures),
             early_failures_total: get(&self.early_failures),
         }
     }
+}
+
+fn get(count: &AtomicU64) -> u64 {
+    count.load(Ordering::Relaxed)
+}
+
+/// Returns the counts by the names of their reasons.
+fn by_reason<R>(counts: &[AtomicU64]) -> BTreeMap<String, u64>
+where
+    R: VariantArray + Copy + Into<&'static str>,
+{
+    let named = |(reason, count): (&R, &AtomicU64)| ((*reason).into().to_owned(), get(count));
+    R::VARIANTS.iter().zip(counts).map(named).collect()
 }
 
 #[cfg(test)]
@@ -193,8 +157,8 @@ mod tests {
     #[test]
     fn each_reason_has_a_count_of_its_own() {
         let counts = Counts::default();
-        for (n, reason) in PassReason::ALL.into_iter().enumerate() {
-            (0..=n).for_each(|_| counts.passed_through(reason));
+        for (n, reason) in PassReason::VARIANTS.iter().enumerate() {
+            (0..=n).for_each(|_| counts.passed_through(*reason));
         }
         for (n, reason) in SpliceReason::VARIANTS.iter().enumerate() {
             (0..=n).for_each(|_| counts.released(Some(*reason)));
@@ -207,7 +171,7 @@ mod tests {
         let by_reason: u64 = released.released_by_reason.values().sum();
         assert_eq!(released.released_total, by_reason + 1);
         let shown = counts.snapshot(0).passed_through_total;
-        for (n, reason) in PassReason::ALL.into_iter().enumerate() {
+        for (n, reason) in PassReason::VARIANTS.iter().enumerate() {
             assert_eq!(shown[reason.as_str()], n as u64 + 1);
         }
     }

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use longsplice_engine::{Distance, FlowId, PerSide};
+use longsplice_engine::{Distance, FlowId, LOSS_SEGMENTS, LOSSY, PerSide};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::{Accelerator, counts::AgainReason};
@@ -18,14 +18,11 @@ use super::{Accelerator, counts::AgainReason};
 /// Time between two looks.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Number of segments for one judgement.
-const SEGMENTS: u64 = 200;
+/// Number of segments for one judgement, as for the advisor.
+const SEGMENTS: u64 = LOSS_SEGMENTS as u64;
 
 /// Bytes of a usual segment.
 const SEGMENT: u64 = 1_400;
-
-/// Rate of losses that makes a path lossy: one segment in this many, as for the advisor.
-const LOSSY: u64 = 500;
 
 /// Segments out of order that one loss causes, at most: the first one behind the gap, and the repeated one.
 const PER_LOSS: u64 = 2;

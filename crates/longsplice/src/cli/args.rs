@@ -321,7 +321,7 @@ pub struct Accelerate {
     /// accepts and resets. `known` are servers that have accepted a connection in the last ten minutes
     #[arg(long, value_enum, default_value_t, value_name = "WHICH")]
     pub early_accept: EarlyAccept,
-    /// What becomes of connections that keep the queue of a bottleneck filled: a node gains nothing for them, and their shorter
+    /// Treatment of connections that keep the queue of a bottleneck filled: a node gains nothing for them, and their shorter
     /// round trip takes the share of others
     #[arg(long, value_enum, default_value_t, value_name = "WHAT")]
     pub standing_queue: StandingQueue,

@@ -2,7 +2,7 @@
 
 use longsplice_lab::{Namespace, topology::Leg};
 
-/// What a profile has that no setting of the namespace makes.
+/// Trait of a profile that no setting of the namespace makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ByHand {
     /// Nothing.

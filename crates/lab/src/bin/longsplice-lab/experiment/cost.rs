@@ -40,7 +40,7 @@ impl Operations {
     }
 }
 
-/// What a run has cost the first node.
+/// Cost of a run at the first node.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub(crate) struct Cost {
     /// Processor time of the daemon, user and system.
