@@ -6,10 +6,13 @@
 
 #include "headers.h"
 
-#define OPT_EOL	 0
-#define OPT_NOP	 1
-#define OPT_SACK 5
-#define OPT_TS	 8
+#define OPT_EOL		   0
+#define OPT_NOP		   1
+#define OPT_MSS		   2
+#define OPT_SCALE	   3
+#define OPT_SACK_PERMITTED 4
+#define OPT_SACK	   5
+#define OPT_TS		   8
 
 /* Identifies the usual layout of a lone timestamp option: NOP NOP TS 10 (RFC 7323 appendix A). */
 #define TS_LAYOUT     bpf_htonl(0x0101080a)

@@ -8,10 +8,7 @@
 #define LONGSPLICE_WITHHOLD_H
 
 #include "csum.h"
-
-#define OPT_MSS		   2
-#define OPT_SCALE	   3
-#define OPT_SACK_PERMITTED 4
+#include "socket.h"
 
 /* MSS of a peer that offers none (RFC 9293 section 3.7.1); Linux takes the same for IPv6. */
 #define DEFAULT_MSS 536
@@ -122,25 +119,6 @@ static __always_inline int begins(__u8 flags)
 	return (flags & (TCP_SYN | TCP_ACK | TCP_RST | TCP_FIN)) == TCP_SYN;
 }
 
-/* Finds the socket that a packet of a handshake comes to. */
-static __always_inline struct bpf_sock *find_own(struct __sk_buff *skb, const struct ls_tuple *t)
-{
-	struct bpf_sock_tuple key = {};
-
-	if (is_mapped(t->daddr)) {
-		key.ipv4.saddr = t->saddr[3];
-		key.ipv4.daddr = t->daddr[3];
-		key.ipv4.sport = t->sport;
-		key.ipv4.dport = t->dport;
-		return bpf_sk_lookup_tcp(skb, &key, sizeof(key.ipv4), BPF_F_CURRENT_NETNS, 0);
-	}
-	__builtin_memcpy(key.ipv6.saddr, t->saddr, sizeof(key.ipv6.saddr));
-	__builtin_memcpy(key.ipv6.daddr, t->daddr, sizeof(key.ipv6.daddr));
-	key.ipv6.sport = t->sport;
-	key.ipv6.dport = t->dport;
-	return bpf_sk_lookup_tcp(skb, &key, sizeof(key.ipv6), BPF_F_CURRENT_NETNS, 0);
-}
-
 /* Withholds from a client's SYN what the servers behind its listener do not agree to. The SYN of another
  * listener stays as it is. */
 __noinline int withhold_from_client(struct __sk_buff *skb)
@@ -152,7 +130,7 @@ __noinline int withhold_from_client(struct __sk_buff *skb)
 
 	if (!scratch)
 		return 0;
-	sk = find_own(skb, &scratch->tuple);
+	sk = look_up_socket(skb, &scratch->tuple);
 	if (!sk)
 		return 0;
 	if (sk->state == BPF_TCP_LISTEN) {
@@ -174,7 +152,7 @@ __noinline int note_mss(struct __sk_buff *skb)
 	if (!scratch)
 		return 0;
 	seg = &scratch->segment;
-	sk = find_own(skb, &scratch->tuple);
+	sk = look_up_socket(skb, &scratch->tuple);
 	if (!sk)
 		return 0;
 	handshake = sk->state == BPF_TCP_SYN_SENT ? bpf_sk_storage_get(&handshakes, sk, 0, 0) : NULL;
