@@ -128,9 +128,7 @@ impl Bed {
 
     /// Splices a connection by command, and waits until it is spliced.
     pub fn splice(&self, pair: &Pair, state: &str) {
-        let flow = self.daemon.wait_state(pair.client_port(), &["relay"]);
-        self.daemon.splice(flow.id).unwrap();
-        self.daemon.wait_state(pair.client_port(), &[state]);
+        self.daemon.splice_to(pair.client_port(), state);
     }
 }
 

@@ -406,6 +406,20 @@ impl Daemon {
         }
     }
 
+    /// Splices the relayed flow of the client at this port, and waits until it has this state.
+    pub fn splice_to(&self, client_port: u16, state: &str) {
+        let flow = self.wait_state(client_port, &["relay"]);
+        self.splice(flow.id).unwrap();
+        self.wait_state(client_port, &[state]);
+    }
+
+    /// Waits until the flow of the client at this port has this state, and takes it back into the relay.
+    pub fn take_back(&self, client_port: u16, state: &str) {
+        let flow = self.wait_state(client_port, &[state]);
+        self.unsplice(flow.id).unwrap();
+        self.wait_state(client_port, &["relay", "undraining"]);
+    }
+
     /// Waits for a flow for which `condition` holds.
     pub fn wait_flow(&self, what: &str, condition: impl Fn(&Flow) -> bool) -> Flow {
         let instead = || format!("{what} among {:#?}", self.flows());

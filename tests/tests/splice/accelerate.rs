@@ -140,9 +140,7 @@ fn a_connection_that_fills_its_bottleneck_is_released() {
     }
     let node = Node::new(net, &[]);
     let mut plain = node.connect();
-    let flow = node.daemon.wait_state(plain.client_port(), &["relay"]);
-    node.daemon.splice(flow.id).unwrap();
-    node.daemon.wait_state(plain.client_port(), &["detached"]);
+    node.daemon.splice_to(plain.client_port(), "detached");
     let mut pair = node.connect();
     thread::scope(|scope| {
         scope.spawn(|| pair.exchange_unevenly(4 << 20, 0));

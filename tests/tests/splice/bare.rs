@@ -113,21 +113,13 @@ fn to_and_fro(tunnelled: &Tunnelled, state: &str) {
     for _ in 0..3 {
         thread::scope(|scope| {
             scope.spawn(|| pair.exchange(BYTES));
-            let flow = daemon.wait_state(port, &["relay"]);
-            daemon.splice(flow.id).unwrap();
-            daemon.wait_state(port, &[state]);
-            let flow = daemon.wait_state(port, &[state]);
-            daemon.unsplice(flow.id).unwrap();
-            daemon.wait_state(port, &["relay", "undraining"]);
+            daemon.splice_to(port, state);
+            daemon.take_back(port, state);
         });
         // All of it forwarded, none by a socket.
-        let flow = daemon.wait_state(port, &["relay"]);
-        daemon.splice(flow.id).unwrap();
-        daemon.wait_state(port, &[state]);
+        daemon.splice_to(port, state);
         pair.exchange(BYTES);
-        let flow = daemon.wait_state(port, &[state]);
-        daemon.unsplice(flow.id).unwrap();
-        daemon.wait_state(port, &["relay", "undraining"]);
+        daemon.take_back(port, state);
     }
     pair.exchange(10_000);
     pair.close();

@@ -358,10 +358,7 @@ fn adopted(name: &str, unsplice: &str, depth: Depth, come_back: impl Fn(&Bed, &m
 fn an_adopted_flow_comes_back_by_command() {
     for depth in Depth::BOTH {
         adopted("cy-adopt", "bytes=client:500MB", depth, |bed, pair| {
-            let flow = bed.daemon.wait_state(pair.client_port(), &["detached"]);
-            bed.daemon.unsplice(flow.id).unwrap();
-            bed.daemon
-                .wait_state(pair.client_port(), &["relay", "undraining"]);
+            bed.daemon.take_back(pair.client_port(), "detached");
             pair.exchange(1 << 20);
         });
     }

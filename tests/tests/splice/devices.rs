@@ -38,13 +38,9 @@ fn to_and_fro(daemon: &Daemon, pair: &mut Pair, state: &str) {
     let port = pair.client_port();
     for _ in 0..2 {
         pair.exchange(BYTES);
-        let flow = daemon.wait_state(port, &["relay"]);
-        daemon.splice(flow.id).unwrap();
-        daemon.wait_state(port, &[state]);
+        daemon.splice_to(port, state);
         pair.exchange(BYTES);
-        let flow = daemon.wait_state(port, &[state]);
-        daemon.unsplice(flow.id).unwrap();
-        daemon.wait_state(port, &["relay", "undraining"]);
+        daemon.take_back(port, state);
     }
     pair.exchange(BYTES);
     pair.close();

@@ -76,18 +76,6 @@ impl Across {
         pair
     }
 
-    fn splice(&self, port: u16, state: &str) {
-        let flow = self.daemon.wait_state(port, &["relay"]);
-        self.daemon.splice(flow.id).unwrap();
-        self.daemon.wait_state(port, &[state]);
-    }
-
-    fn unsplice(&self, port: u16, state: &str) {
-        let flow = self.daemon.wait_state(port, &[state]);
-        self.daemon.unsplice(flow.id).unwrap();
-        self.daemon.wait_state(port, &["relay", "undraining"]);
-    }
-
     /// Asserts that no packet was dropped for a reason that would be a mistake here.
     fn assert_clean(&self) {
         let status = self.daemon.status();
@@ -115,12 +103,12 @@ fn to_and_fro(across: &Across, state: &str) {
     for _ in 0..2 {
         thread::scope(|scope| {
             scope.spawn(|| pair.exchange(BYTES));
-            across.splice(port, state);
-            across.unsplice(port, state);
+            across.daemon.splice_to(port, state);
+            across.daemon.take_back(port, state);
         });
-        across.splice(port, state);
+        across.daemon.splice_to(port, state);
         pair.exchange(BYTES);
-        across.unsplice(port, state);
+        across.daemon.take_back(port, state);
     }
     pair.exchange(10_000);
     pair.close();
@@ -161,7 +149,7 @@ fn a_detached_flow_outlives_the_daemon() {
         across.daemon.start(&across.net.forwarder);
         assert_eq!(across.daemon.status().adopted_total, 1);
         pair.exchange(BYTES);
-        across.unsplice(pair.client_port(), "detached");
+        across.daemon.take_back(pair.client_port(), "detached");
         pair.exchange(BYTES);
         pair.close();
         across.daemon.wait_reaped();

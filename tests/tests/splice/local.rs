@@ -33,9 +33,7 @@ fn spliced(name: &str, client: Client, front: fn(&Line) -> IpAddr, target: fn(&L
         };
         let mut pair = Pair::connect(namespace, front, &listener);
         pair.exchange(BYTES);
-        let flow = daemon.wait_state(pair.client_port(), &["relay"]);
-        daemon.splice(flow.id).unwrap();
-        daemon.wait_state(pair.client_port(), &[state]);
+        daemon.splice_to(pair.client_port(), state);
         pair.exchange(BYTES);
         if state == "detached" {
             // Its port has no socket any more, and stays reserved all the same.

@@ -281,10 +281,7 @@ fn legs_in_a_dead_daemon_are_reset() {
             };
             bed.splice(&pair, state);
             pair.exchange(300_000);
-            let flow = bed.daemon.wait_state(pair.client_port(), &[state]);
-            bed.daemon.unsplice(flow.id).unwrap();
-            bed.daemon
-                .wait_state(pair.client_port(), &["relay", "undraining"]);
+            bed.daemon.take_back(pair.client_port(), state);
             pair.exchange(300_000);
             // Try it with and without time to settle.
             thread::sleep(pause);

@@ -22,10 +22,7 @@ fn to_and_fro(name: &str, policy: Policy<'_>, state: &str) {
     for _ in 0..CYCLES {
         bed.splice(&pair, state);
         pair.exchange(50_000);
-        let flow = bed.daemon.wait_state(pair.client_port(), &[state]);
-        bed.daemon.unsplice(flow.id).unwrap();
-        bed.daemon
-            .wait_state(pair.client_port(), &["relay", "undraining"]);
+        bed.daemon.take_back(pair.client_port(), state);
         pair.exchange(50_000);
     }
     pair.close();
