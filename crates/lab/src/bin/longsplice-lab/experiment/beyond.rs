@@ -17,14 +17,8 @@ pub(super) const WAN: Experiment = Experiment {
         "the paper has no such experiment; 6.9, 76 and 140 were measured by a prototype (design page)",
     ],
     policy: "",
-    x: Axis {
-        label: "loss of the WAN, %",
-        is_logarithmic: true,
-    },
-    y: Axis {
-        is_logarithmic: true,
-        ..SPEED_UP
-    },
+    x: Axis::logarithmic("loss of the WAN, %"),
+    y: Axis::logarithmic(SPEED_UP.label),
     references: &[Reference {
         name: "prototype",
         source: Source::Design,
@@ -63,14 +57,8 @@ pub(super) const QUEUE: Experiment = Experiment {
          prototype (design page)",
     ],
     policy: "",
-    x: Axis {
-        label: "time, s",
-        is_logarithmic: false,
-    },
-    y: Axis {
-        label: "queue, s at 20 Mbit/s",
-        is_logarithmic: false,
-    },
+    x: Axis::linear("time, s"),
+    y: Axis::linear("queue, s at 20 Mbit/s"),
     references: &[
         Reference {
             name: "prototype, autotuned",

@@ -19,10 +19,7 @@ const RATE: u64 = 20_000_000;
 /// Place of the bottleneck among the links.
 const BOTTLENECK: usize = 1;
 
-const TIME: Axis = Axis {
-    label: "time, s",
-    is_logarithmic: false,
-};
+const TIME: Axis = Axis::linear("time, s");
 
 /// Returns the bottleneck of the paper: RED with the usual limits of ns-2, a queue of 50 packets.
 fn red() -> LinkSpec {
@@ -64,10 +61,7 @@ pub(super) const FIG11: Experiment = Experiment {
     ],
     policy: "",
     x: TIME,
-    y: Axis {
-        label: "goodput of a flow / of one of ten plain flows",
-        is_logarithmic: false,
-    },
+    y: Axis::linear("goodput of a flow / of one of ten plain flows"),
     references: &[
         Reference {
             name: "paper 004: one of ten",
@@ -108,10 +102,7 @@ pub(super) const FIG12: Experiment = Experiment {
     ],
     policy: "",
     x: TIME,
-    y: Axis {
-        label: "Mbit/s of a flow",
-        is_logarithmic: false,
-    },
+    y: Axis::linear("Mbit/s of a flow"),
     references: &[Reference {
         name: "fair share",
         source: Source::Paper,
@@ -168,14 +159,8 @@ pub(super) const UTILISATION: Experiment = Experiment {
          design: 76 to 86 % plain, 92 to 98 % with one accelerated one (reno, drop-tail)",
     ],
     policy: "",
-    x: Axis {
-        label: "accelerated flows of ten",
-        is_logarithmic: false,
-    },
-    y: Axis {
-        label: "utilisation, %",
-        is_logarithmic: false,
-    },
+    x: Axis::linear("accelerated flows of ten"),
+    y: Axis::linear("utilisation, %"),
     references: &[
         Reference {
             name: "paper 004",

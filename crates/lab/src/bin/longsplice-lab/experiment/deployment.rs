@@ -27,14 +27,8 @@ pub(super) const FIG14: Experiment = Experiment {
         "beyond the lines of 10 % a node gains less than 1.11",
     ],
     policy: FORCED,
-    x: Axis {
-        label: "round trip to the customer, ms",
-        is_logarithmic: true,
-    },
-    y: Axis {
-        label: "round trip to the server, ms",
-        is_logarithmic: true,
-    },
+    x: Axis::logarithmic("round trip to the customer, ms"),
+    y: Axis::logarithmic("round trip to the server, ms"),
     references: &[
         Reference {
             name: "half on each side",
@@ -126,10 +120,7 @@ pub(super) const FIG15: Experiment = Experiment {
         "design: 1.00 (congested) and 1.16 (windows), all flows accelerated",
     ],
     policy: "",
-    x: Axis {
-        label: "accelerated flows, %",
-        is_logarithmic: false,
-    },
+    x: Axis::linear("accelerated flows, %"),
     y: SPEED_UP,
     references: &[
         Reference {

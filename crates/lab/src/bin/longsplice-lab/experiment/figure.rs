@@ -14,11 +14,26 @@ pub(crate) struct Axis {
     pub(crate) is_logarithmic: bool,
 }
 
+impl Axis {
+    /// Has equal differences at equal distances.
+    pub(crate) const fn linear(label: &'static str) -> Axis {
+        Axis {
+            label,
+            is_logarithmic: false,
+        }
+    }
+
+    /// Has equal factors at equal distances.
+    pub(crate) const fn logarithmic(label: &'static str) -> Axis {
+        Axis {
+            label,
+            is_logarithmic: true,
+        }
+    }
+}
+
 /// Axis of the quotient of goodputs with and without acceleration.
-pub(crate) const SPEED_UP: Axis = Axis {
-    label: "speed-up",
-    is_logarithmic: false,
-};
+pub(crate) const SPEED_UP: Axis = Axis::linear("speed-up");
 
 /// Source of a series.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -156,10 +171,6 @@ pub(crate) fn median(mut values: Vec<f64>) -> f64 {
 /// Returns a figure with one measured point that counts, one that does not, and one of the paper, for tests.
 #[cfg(test)]
 pub(super) fn example() -> Figure {
-    let axis = |label| Axis {
-        label,
-        is_logarithmic: false,
-    };
     let point = |x, y, against: &[&str]| Point {
         x,
         y,
@@ -180,8 +191,8 @@ pub(super) fn example() -> Figure {
         title: "Example",
         notes: Vec::new(),
         policy: "",
-        x: axis("nodes"),
-        y: axis("speed-up"),
+        x: Axis::linear("nodes"),
+        y: Axis::linear("speed-up"),
         seed: 1,
         points: "all",
         unix_time: 0,

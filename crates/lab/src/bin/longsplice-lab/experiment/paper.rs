@@ -22,10 +22,7 @@ pub(super) const FIG4: Experiment = Experiment {
         "design: 1.11 and 1.43 off the middle are taken to be at 10 % and 30 %",
     ],
     policy: FORCED,
-    x: Axis {
-        label: "round trip between client and node, ms of 100",
-        is_logarithmic: false,
-    },
+    x: Axis::linear("round trip between client and node, ms of 100"),
     y: SPEED_UP,
     references: &[
         Reference {
@@ -78,10 +75,7 @@ pub(super) const FIG5: Experiment = Experiment {
         "paper: 1.5 for a few kilobytes, 2 for large transfers by its text; 1.8 at 100 KB by the design page",
     ],
     policy: "",
-    x: Axis {
-        label: "bytes",
-        is_logarithmic: true,
-    },
+    x: Axis::logarithmic("bytes"),
     y: SPEED_UP,
     references: &[
         Reference {
@@ -126,10 +120,7 @@ pub(super) const FIG6: Experiment = Experiment {
         "paper: linear in the number of nodes by its text",
     ],
     policy: "",
-    x: Axis {
-        label: "nodes",
-        is_logarithmic: false,
-    },
+    x: Axis::linear("nodes"),
     y: SPEED_UP,
     references: &[
         Reference {
@@ -174,10 +165,7 @@ pub(super) const FIG7: Experiment = Experiment {
          the delay",
     ],
     policy: FORCED,
-    x: Axis {
-        label: "processing delay, ms",
-        is_logarithmic: false,
-    },
+    x: Axis::linear("processing delay, ms"),
     y: SPEED_UP,
     references: &[
         Reference {
@@ -221,10 +209,7 @@ pub(super) const FIG8: Experiment = Experiment {
         "paper: linear below the window of the hosts, constant above it, by its text",
     ],
     policy: "",
-    x: Axis {
-        label: "bytes that the node holds at most, KB",
-        is_logarithmic: true,
-    },
+    x: Axis::logarithmic("bytes that the node holds at most, KB"),
     y: SPEED_UP,
     references: &[Reference {
         name: "paper 004",
@@ -266,14 +251,8 @@ pub(super) const FIG9: Experiment = Experiment {
         "paper: close to 10 by its text",
     ],
     policy: "",
-    x: Axis {
-        label: "loss, %",
-        is_logarithmic: true,
-    },
-    y: Axis {
-        is_logarithmic: true,
-        ..SPEED_UP
-    },
+    x: Axis::logarithmic("loss, %"),
+    y: Axis::logarithmic(SPEED_UP.label),
     references: &[
         Reference {
             name: "paper 004",
@@ -321,14 +300,8 @@ pub(super) const SHARE: Experiment = Experiment {
         "paper: 1.6 for one of ten, 1.1 / 0.7 for nine of ten by its text; design: 1.58 (reno)",
     ],
     policy: "",
-    x: Axis {
-        label: "accelerated flows beside one plain one; 0.11: one beside nine",
-        is_logarithmic: true,
-    },
-    y: Axis {
-        label: "goodput of accelerated flows / of plain ones",
-        is_logarithmic: false,
-    },
+    x: Axis::logarithmic("accelerated flows beside one plain one; 0.11: one beside nine"),
+    y: Axis::linear("goodput of accelerated flows / of plain ones"),
     references: &[
         Reference {
             name: "paper 004",

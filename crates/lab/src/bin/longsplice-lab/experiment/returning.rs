@@ -32,14 +32,8 @@ pub(super) const RETURN: Experiment = Experiment {
          high bandwidth (section V-B-4), without a figure",
     ],
     policy: FORCED,
-    x: Axis {
-        label: "time, s",
-        is_logarithmic: false,
-    },
-    y: Axis {
-        label: "Mbit/s",
-        is_logarithmic: false,
-    },
+    x: Axis::linear("time, s"),
+    y: Axis::linear("Mbit/s"),
     references: &[Reference {
         name: "rate of the link",
         source: Source::Links,

@@ -29,14 +29,8 @@ pub(super) const TABLE1: Experiment = Experiment {
          (37.72 + 0.86 + 36.36 + 0.28); SYN 0.52; FIN 1.13; a timeout 36.75",
     ],
     policy: "",
-    x: Axis {
-        label: "operation, by number (see the notes)",
-        is_logarithmic: false,
-    },
-    y: Axis {
-        label: "µs",
-        is_logarithmic: true,
-    },
+    x: Axis::linear("operation, by number (see the notes)"),
+    y: Axis::logarithmic("µs"),
     references: &[
         Reference {
             name: "paper 004: SYN",
