@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener};
 use longsplice_engine::Side;
 use longsplice_lab::{Family, Line, Namespace};
 
-use crate::{Config, Daemon, Pair, Policy};
+use crate::{Config, Daemon, Pair, Policy, soon};
 
 const FRONT_PORT: u16 = 8080;
 const TARGET_PORT: u16 = 7000;
@@ -147,4 +147,13 @@ pub fn narrow_a_leg(net: &Line, side: Side, mtu: u16) {
         &format!("link set {ours} mtu {mtu}"),
     );
     ip(net.family(), node, &format!("link set {device} mtu {mtu}"));
+}
+
+/// Exchanges bytes on a spliced pair one of whose legs has become narrow, until a sender was told of it: programs remember a
+/// route for a tick, and what passes by then goes the old way.
+pub fn exchange_until_told(daemon: &Daemon, pair: &mut Pair, bytes: u64) {
+    soon("a sender to be told that a leg is narrow", || {
+        pair.exchange(bytes);
+        daemon.status().segments("too_big_told") > 0
+    });
 }

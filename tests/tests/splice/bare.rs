@@ -8,7 +8,7 @@ use std::{
 
 use longsplice_engine::Side;
 use longsplice_lab::{Family, Line, LineOptions, Namespace, Tunnel, TunnelEnd};
-use longsplice_tests::{Bed, Pair, Policy, veth_line};
+use longsplice_tests::{Bed, Pair, Policy, beyond::exchange_until_told, veth_line};
 
 const BYTES: u64 = 2 << 20;
 /// Bytes enough for many segments of a narrow link.
@@ -179,9 +179,7 @@ fn a_leg_becomes_narrow() {
             let line = ["link", "set", device, "mtu", "1300"];
             let done = forwarder.command("ip").args(line).output().unwrap();
             assert!(done.status.success(), "{done:?}");
-            pair.exchange(SOME);
-            let status = tunnelled.bed.daemon.status();
-            assert!(status.segments("too_big_told") > 0, "{narrow:?} {status:?}");
+            exchange_until_told(&tunnelled.bed.daemon, &mut pair, SOME);
             pair.close();
         }
     }

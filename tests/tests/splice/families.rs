@@ -10,7 +10,7 @@ use longsplice_engine::Side;
 use longsplice_lab::{Family, Line, LineOptions};
 use longsplice_tests::{
     Config, Daemon, Pair, Policy,
-    beyond::{Beyond, narrow_a_leg},
+    beyond::{Beyond, exchange_until_told, narrow_a_leg},
     veth_line,
 };
 
@@ -184,9 +184,7 @@ fn a_leg_becomes_narrow() {
             let mut pair = across.connect_spliced("detached");
             pair.exchange(SOME);
             narrow_a_leg(&across.net, side, NARROW);
-            pair.exchange(SOME);
-            let status = across.daemon.status();
-            assert!(status.segments("too_big_told") > 0, "{side:?} {status:?}");
+            exchange_until_told(&across.daemon, &mut pair, SOME);
             pair.close();
         }
     }
