@@ -146,9 +146,15 @@ impl Interfaces {
     }
 }
 
+/// Returns true if flows can be spliced over an interface of this type (`ARPHRD_…` of linux/if_arp.h).
+/// `is_point_to_point`: it has one station at its other end (IFF_POINTOPOINT without IFF_BROADCAST).
+pub fn can_carry_flows(kind: u16, is_point_to_point: bool) -> bool {
+    framing_of(LinkLayerType::from(kind), is_point_to_point).is_some()
+}
+
 /// Returns how packets stand on an interface of this type at tc; `None`: not as the programs expect. A tunnel without a
 /// fixed far end may build its outer header before tc, so only those from point to point are ours.
-fn framing_of(kind: LinkLayerType, flags: LinkFlags) -> Option<Framing> {
+fn framing_of(kind: LinkLayerType, is_point_to_point: bool) -> Option<Framing> {
     match kind {
         LinkLayerType::Ether | LinkLayerType::Loopback => Some(Framing::Ethernet),
         LinkLayerType::None
@@ -156,11 +162,7 @@ fn framing_of(kind: LinkLayerType, flags: LinkFlags) -> Option<Framing> {
         | LinkLayerType::Tunnel6
         | LinkLayerType::Sit
         | LinkLayerType::Ipgre
-        | LinkLayerType::Ip6gre
-            if flags.contains(LinkFlags::Pointopoint) && !flags.contains(LinkFlags::Broadcast) =>
-        {
-            Some(Framing::Bare)
-        }
+        | LinkLayerType::Ip6gre => is_point_to_point.then_some(Framing::Bare),
         _ => None,
     }
 }
@@ -170,8 +172,11 @@ async fn links(handle: &Handle) -> Result<HashMap<u32, Link>, rtnetlink::Error> 
     let mut found = HashMap::new();
     let mut links = handle.link().get().execute();
     while let Some(link) = links.try_next().await? {
-        let framing = framing_of(link.header.link_layer_type, link.header.flags);
-        let is_up = link.header.flags.contains(LinkFlags::Up);
+        let flags = link.header.flags;
+        let is_point_to_point =
+            flags.contains(LinkFlags::Pointopoint) && !flags.contains(LinkFlags::Broadcast);
+        let framing = framing_of(link.header.link_layer_type, is_point_to_point);
+        let is_up = flags.contains(LinkFlags::Up);
         let name = link.attributes.iter().find_map(|a| match a {
             LinkAttribute::IfName(name) => Some(name.clone()),
             _ => None,

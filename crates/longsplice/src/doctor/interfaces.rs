@@ -1,12 +1,11 @@
 //! Checks the interfaces over which flows can be spliced.
 
+use longsplice_engine::can_carry_flows;
+
 use super::{Env, Finding, Interface};
 
 /// Types with an Ethernet header to rewrite: ARPHRD_ETHER and ARPHRD_LOOPBACK.
 const WITH_ETHERNET_HEADER: [u16; 2] = [1, 772];
-/// Types whose packets begin with the IP header, if they lead from point to point: ARPHRD_NONE (tun, WireGuard), TUNNEL,
-/// TUNNEL6, SIT, IPGRE, IP6GRE.
-const BARE: [u16; 6] = [0xfffe, 768, 769, 776, 778, 823];
 /// Limits the interfaces that are examined in detail: a host of containers has hundreds.
 const MOST_EXAMINED: usize = 8;
 
@@ -17,7 +16,7 @@ impl Interface {
 
     /// Returns true if flows can be spliced over it.
     fn is_usable(&self) -> bool {
-        self.ethernet() || (BARE.contains(&self.kind) && self.point_to_point)
+        can_carry_flows(self.kind, self.point_to_point)
     }
 }
 

@@ -19,18 +19,14 @@ const fn default_mss(v4: bool) -> u16 {
 
 /// Returns the client's acknowledgement of the server's answer.
 pub(super) fn acknowledgement(syn: &Opening, answer: &Opening) -> Segment {
-    let scale = if answer.offer.scale.is_some() {
-        syn.offer.scale
-    } else {
-        None
-    };
+    let (scale, _) = syn.offer.scale.zip(answer.offer.scale).unwrap_or_default();
     Segment {
         from: syn.from,
         to: syn.to,
         seq: syn.seq + 1,
         ack: answer.seq + 1,
         flags: FLAG_ACK,
-        window: syn.window >> scale.unwrap_or(0),
+        window: syn.window >> scale,
         timestamps: syn.offer.clock.zip(answer.offer.clock),
     }
 }
@@ -75,14 +71,14 @@ pub(super) fn confirmation(
 ) -> Option<RulePacket> {
     let (own, theirs) = syn.offer.clock.zip(answer.offer.clock)?;
     let millis = u32::try_from(round_trip.as_millis()).ok()?;
-    let scale = answer.offer.scale.filter(|_| syn.offer.scale.is_some());
+    let (_, scale) = syn.offer.scale.zip(answer.offer.scale).unwrap_or_default();
     let segment = Segment {
         from: answer.from,
         to: answer.to,
         seq: answer.seq + 1,
         ack: answer.ack,
         flags: FLAG_ACK,
-        window: answer.window >> scale.unwrap_or(0),
+        window: answer.window >> scale,
         timestamps: Some((theirs, first_clock(own).wrapping_sub(millis))),
     };
     let mut frame = packet.packet.get(..ETHERNET)?.to_vec();
