@@ -103,7 +103,12 @@ impl Pins {
 
     /// Lets the next process serve this generation. Keeps the pins.
     pub(crate) fn unlock(&self) {
-        self.lock.lock().take();
+        // Closing alone would not do: a child that has not yet executed its program has the lock's file, too.
+        if let Some(lock) = self.lock.lock().take()
+            && let Err(error) = lock.unlock()
+        {
+            tracing::warn!(%error, "the next process may take the pins for served");
+        }
     }
 
     /// Holds an object that has a pin, for as long as the pin must be there.
@@ -292,4 +297,21 @@ pub(crate) fn network_namespace() -> Result<u64, Error> {
     fs::metadata("/proc/thread-self/ns/net")
         .map(|m| m.ino())
         .map_err(|e| Error::from_io("cannot read /proc/thread-self/ns/net", e))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unlocked_directory_is_free_although_a_child_has_its_file() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().to_owned();
+        let lock = generations::lock(&path).expect("it is free");
+        let child = lock.try_clone().expect("a second descriptor");
+        let pins = Pins::of(Directory { path, lock });
+        pins.unlock();
+        assert!(generations::lock(dir.path()).is_some());
+        drop(child);
+    }
 }
