@@ -12,7 +12,7 @@
 
 #include <linux/types.h>
 
-#define LS_ABI_VERSION 9
+#define LS_ABI_VERSION 10
 
 /* Defines the unit of time in records: nanoseconds since boot >> LS_TICK_SHIFT, a tick of about 1.07 s. */
 #define LS_TICK_SHIFT 30
@@ -112,8 +112,12 @@ struct ls_record {
 	 * for. */
 	__u64 tat;
 	__u32 rate;  /* payload bytes of the sender per second; 0: no limit */
-	__u32 burst; /* bytes that may pass at once */
+	__u32 burst; /* bytes that may pass at once; LS_RULED may be set beside */
 };
+
+/* Bit of ls_record.burst: the map `rulings` may have what a rule says of the flow. With it, a burst of 0 and
+ * a rate of 2^32 - 1 mean no limit of the flow's own. */
+#define LS_RULED (1U << 31)
 
 /* Entry of a direction in the table. `key` is constant while the direction is in the table; `next` changes
  * only when its neighbor is removed. */
@@ -247,6 +251,23 @@ struct ls_handshake {
 	__u32 mss;
 };
 
+/* What rules say of one direction of a spliced flow, and what became of its segments. */
+struct ls_ruled {
+	__u64 tat;     /* as ls_record.tat, for the rate below */
+	__u64 packets; /* segments that were admitted, or dropped by a rule */
+	__u64 bytes;   /* of them, from the IP header on */
+	__u64 dropped; /* segments that a rule dropped, or that were beyond the rate below */
+	__u32 rate;    /* as ls_record.rate: a second limit */
+	__u32 burst;
+};
+
+/* Element of the map `rulings`, by the serial number of a flow. Only flows that match a rule have one. */
+struct ls_ruling {
+	struct ls_ruled from[2]; /* by the side that sends */
+	__u32 drop;		 /* 1: drop the flow's segments */
+	__u32 unused;
+};
+
 /* Outcomes of a packet of a flow: each has a counter. Names of drops begin with DROP. */
 enum ls_verdict {
 	LS_V_DELIVERED,	       /* to the local socket, unchanged */
@@ -286,6 +307,7 @@ enum ls_verdict {
 	LS_V_DROP_SYN,	       /* a SYN on a live flow: beyond the limit, or its sockets have not finished */
 	LS_V_DROP_RATE,	       /* payload beyond the rate of its direction */
 	LS_V_DROP_CHECKSUM,    /* a wrong checksum, of a packet to be held, cut or noted */
+	LS_V_DROP_RULE,	       /* segment of a spliced flow that a rule drops */
 	LS_V_COUNT,
 };
 
@@ -321,6 +343,13 @@ struct ls_catch_up {
 	__u32 number;	      /* 2 * flow + side + 1 */
 	__u32 bytes;	      /* payload bytes translated since */
 	struct ls_record rec; /* the predecessor's record now */
+};
+
+/* Argument of the program `mark_ruled`, which sets LS_RULED in both directions of a flow, or clears it. */
+struct ls_mark {
+	struct ls_tuple key; /* either direction */
+	__u32 serial;
+	__u32 is_ruled; /* 1: set it */
 };
 
 /* Transitions that the program `wake` can make. */
@@ -396,6 +425,8 @@ struct ls_types {
 	enum ls_verdict verdict;
 	struct ls_move move;
 	struct ls_catch_up catch_up;
+	struct ls_mark mark;
+	struct ls_ruling ruling;
 	struct ls_flow flow;
 	struct ls_buckets buckets;
 	struct ls_entry entry;
@@ -411,6 +442,8 @@ struct ls_types {
 _Static_assert(sizeof(struct ls_tuple) == 36, "a key of the map");
 _Static_assert(sizeof(struct ls_record) == 80, "no padding");
 _Static_assert(sizeof(struct ls_flow) == 240, "no padding");
+_Static_assert(sizeof(struct ls_ruling) == 88, "no padding");
+_Static_assert(sizeof(struct ls_mark) == 44, "no padding");
 _Static_assert(sizeof(struct ls_slot) == 384, "no padding");
 _Static_assert(sizeof(struct ls_slot) % 8 == 0, "where the next one stands in the mapping");
 

@@ -43,7 +43,7 @@ static __always_inline int may_challenge(const struct ls_record *rec)
 #define NANOSECONDS 1000000000ULL
 
 /*
- * Returns whether a segment of the sender is beyond its rate; if not, charges for it: a token bucket that is
+ * Returns whether a segment of the sender is beyond a rate; if not, charges for it: a token bucket that is
  * stored as one time (GCRA, ITU-T I.371 appendix I, in the form of virtual scheduling).
  * crates/core/src/limit.rs does the same for the relay (docs/decisions/0015). A segment passes whole while
  * the earlier ones owe no more than the burst, so a super-packet longer than the burst passes, too. A segment
@@ -51,25 +51,68 @@ static __always_inline int may_challenge(const struct ls_record *rec)
  * use up another's rate. Two CPUs may have segments of the same direction: after four failed tries the
  * segment passes unpaid.
  */
-static __always_inline int over_rate(struct ls_record *rec, const struct segment *seg)
+static __always_inline int over_limit(__u64 *account, __u32 rate, __u32 burst, const struct segment *seg)
 {
 	__u64 now, old, tat;
 
-	if (!rec->rate || !seg->len)
+	if (!rate || !seg->len)
 		return 0;
 	now = bpf_ktime_get_ns();
 	for (int i = 0; i < 4; i++) {
-		old = *(volatile __u64 *)&rec->tat;
+		old = *(volatile __u64 *)account;
 		tat = old > now ? old : now;
-		if ((tat - now) * rec->rate > rec->burst * NANOSECONDS)
+		if ((tat - now) * rate > burst * NANOSECONDS)
 			return 1;
 		if (!seg->in_place)
 			return 0;
-		tat += seg->len * NANOSECONDS / rec->rate;
-		if (__sync_val_compare_and_swap(&rec->tat, old, tat) == old)
+		tat += seg->len * NANOSECONDS / rate;
+		if (__sync_val_compare_and_swap(account, old, tat) == old)
 			return 0;
 	}
 	return 0;
+}
+
+/* Returns whether a segment of the sender is beyond the flow's own limit: see over_limit(). */
+static __always_inline int over_rate(struct ls_record *rec, const struct segment *seg)
+{
+	/* A burst of 0, with LS_RULED, is no limit. */
+	return rec->rate && rec->burst & ~LS_RULED &&
+	       over_limit(&rec->tat, rec->rate, rec->burst & ~LS_RULED, seg);
+}
+
+/* Returns whether a rule may say something of the flow. The rate is compared first: only a flow that has one
+ * pays for more. */
+static __always_inline int is_ruled(const struct ls_record *rec)
+{
+	return rec->rate && rec->burst & LS_RULED;
+}
+
+/* Returns the length of a whole segment, from the IP header on. */
+static __always_inline __u32 bytes_of(const struct segment *seg)
+{
+	return seg->l4 - L3_OFFSET + sizeof(struct tcp) + seg->opt_len + seg->len;
+}
+
+/* Counts an admitted segment of a flow with LS_RULED for the rules that it matches. Returns the verdict if
+ * one of them drops it; 0, which is no drop, if it may pass. `bytes` is its length, from the IP header on. */
+static __noinline int judge(const struct ls_record *rec, const struct segment *seg, __u32 bytes)
+{
+	__u32 serial = rec->serial, verdict = 0;
+	struct ls_ruling *ruling = bpf_map_lookup_elem(&rulings, &serial);
+	struct ls_ruled *ruled;
+
+	if (!ruling)
+		return 0;
+	ruled = &ruling->from[rec->traits & LS_SIDE_SERVER ? LS_SERVER : LS_CLIENT];
+	__sync_fetch_and_add(&ruled->packets, 1);
+	__sync_fetch_and_add(&ruled->bytes, bytes);
+	if (ruling->drop)
+		verdict = LS_V_DROP_RULE;
+	else if (over_limit(&ruled->tat, ruled->rate, ruled->burst, seg))
+		verdict = LS_V_DROP_RATE;
+	if (verdict)
+		__sync_fetch_and_add(&ruled->dropped, 1);
+	return verdict;
 }
 
 /* Returns whether a segment of the sender goes beyond a trap. A FIN alone passes, unless payload before it
@@ -328,6 +371,12 @@ static __always_inline enum admission admit(const struct flow_ref *flow, struct 
 
 	if (check_segment(flow, seg, reason) != ADMITTED)
 		return REFUSED;
+	/* Note nothing of a segment that a rule drops: the far end does not learn of it either. */
+	if (is_ruled(rec)) {
+		*reason = judge(rec, seg, bytes_of(seg));
+		if (*reason)
+			return REFUSED;
+	}
 	if (seg->in_place)
 		note_ack(rec, seg);
 	/* Charge before the segment counts as forwarded. Its sender takes a dropped segment for lost, and

@@ -124,6 +124,43 @@ int catch_up(struct ls_catch_up *arg)
 	return 0;
 }
 
+/* Sets LS_RULED in the current record of a direction, or clears it. Returns 0, or 1 if the direction is gone.
+ * Packets read the rate first. */
+static __always_inline int mark_side(struct ls_flow *element, __u32 side, __u32 serial, int is_marked)
+{
+	struct flow_ref flow;
+	struct ls_record *rec;
+
+	if (!locate(element, side, &flow) || flow.placement == LS_ALONE || flow.rec->serial != serial)
+		return 1;
+	rec = flow.rec;
+	if (is_marked) {
+		*(volatile __u32 *)&rec->burst = (rec->rate ? rec->burst : 0) | LS_RULED;
+		if (!rec->rate)
+			*(volatile __u32 *)&rec->rate = ~0U;
+	} else if (rec->rate && rec->burst == LS_RULED) {
+		*(volatile __u32 *)&rec->rate = 0;
+		*(volatile __u32 *)&rec->burst = 0;
+	} else {
+		*(volatile __u32 *)&rec->burst = rec->burst & ~LS_RULED;
+	}
+	return 0;
+}
+
+/* Marks both directions of a flow as ruled, or as not ruled. Returns 0, or 1 if the flow is gone. No other
+ * program moves the flow meanwhile: user space sees to that. */
+SEC("syscall")
+int mark_ruled(struct ls_mark *mark)
+{
+	struct ls_mark arg = *mark;
+	struct ls_flow *element = element_of(table_lookup(&arg.key));
+
+	if (!element)
+		return 1;
+	return mark_side(element, LS_CLIENT, arg.serial, arg.is_ruled) |
+	       mark_side(element, LS_SERVER, arg.serial, arg.is_ruled);
+}
+
 /* Copies a direction from its record into the slot. Returns 0, or 1 if the record is gone or is not a
  * detached flow's. */
 static __always_inline int copy_side(struct ls_slot *slot, int side, const struct ls_tuple *key)

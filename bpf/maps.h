@@ -45,6 +45,16 @@ struct {
 	__type(value, struct ls_meta);
 } meta SEC(".maps");
 
+/* What rules say of spliced flows, by serial number. Programs look here only for flows with LS_RULED; memory
+ * is allocated for those only. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 65536);
+	__type(key, __u32);
+	__type(value, struct ls_ruling);
+} rulings SEC(".maps");
+
 /* Packets for user space: struct ls_event, then the packet. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);

@@ -106,6 +106,8 @@ pub struct Flow {
     pub idle_seconds: Option<f64>,
     pub client_round_trip_us: Option<u64>,
     pub server_round_trip_us: Option<u64>,
+    pub rules: Vec<String>,
+    pub ruled: Option<longsplice_engine::FlowRuled>,
 }
 
 /// Addresses of a leg.

@@ -8,11 +8,14 @@ use crate::skel::types;
 
 pub(crate) use types::{
     ls_buckets, ls_catch_up, ls_entry, ls_event, ls_flow, ls_handshake, ls_inspection, ls_inspections,
-    ls_leg, ls_meta, ls_move, ls_record, ls_slot, ls_tuple, ls_wake,
+    ls_leg, ls_mark, ls_meta, ls_move, ls_record, ls_ruled, ls_ruling, ls_slot, ls_tuple, ls_wake,
 };
 
-/// Version of the layout: pinned maps carry it.
-pub const ABI_VERSION: u32 = 8;
+/// Equals LS_RULED of bpf/abi.h: a bit of the burst in a record.
+pub(crate) const LS_RULED: u32 = 1 << 31;
+
+/// Version of the layout, LS_ABI_VERSION of bpf/abi.h: pinned maps carry it.
+pub const ABI_VERSION: u32 = 10;
 
 /// Marks plain old data that the kernel half reads and writes as bytes.
 ///
@@ -45,11 +48,13 @@ pod!(
     ls_flow,
     ls_handshake,
     ls_entry,
+    ls_mark,
     ls_meta,
     ls_move,
     ls_inspection,
     ls_inspections,
     ls_record,
+    ls_ruling,
     ls_tuple,
     ls_wake
 );
@@ -182,5 +187,14 @@ mod tests {
         assert_eq!(mapped, leg("198.18.1.2:40000", "198.18.1.1:80"));
         let scoped = leg("[fe80::2%3]:1", "[fe80::1%3]:2");
         assert_eq!(there_and_back(scoped), scoped);
+    }
+
+    #[test]
+    fn the_version_is_that_of_the_kernel_half() {
+        let header = include_str!("../../../bpf/abi.h");
+        let version = header
+            .lines()
+            .find_map(|line| line.strip_prefix("#define LS_ABI_VERSION "));
+        assert_eq!(version, Some(ABI_VERSION.to_string().as_str()));
     }
 }

@@ -4,6 +4,7 @@ mod moves;
 mod numbers;
 mod predecessors;
 mod registration;
+mod rulings;
 
 use std::{
     collections::BTreeMap,
@@ -21,6 +22,7 @@ use parking_lot::Mutex;
 
 pub use predecessors::Adopted;
 pub use registration::Alone;
+pub use rulings::{RuledCounts, Ruling};
 
 use crate::{
     abi::{Leg, PerSide, Side},
@@ -68,12 +70,14 @@ pub struct Dataplane {
     promote: OwnedFd,
     wake: OwnedFd,
     catch_up: OwnedFd,
+    mark_ruled: OwnedFd,
     inject: OwnedFd,
     events: MapHandle,
     flows: Table,
     neighbours: Neighbours,
     verdicts: MapHandle,
     meta: MapHandle,
+    rulings: MapHandle,
     handshakes: MapHandle,
     disorders: MapHandle,
     slots: Arc<SlotTable>,
@@ -128,6 +132,7 @@ impl Dataplane {
             promote: loaded.promote,
             wake: loaded.wake,
             catch_up: loaded.catch_up,
+            mark_ruled: loaded.mark_ruled,
             inject: loaded.inject,
             events: loaded.events,
             max_flows: meta.max_flows,
@@ -141,6 +146,7 @@ impl Dataplane {
             neighbours: Neighbours::default(),
             verdicts: loaded.verdicts,
             meta: loaded.meta,
+            rulings: loaded.rulings,
             handshakes: loaded.handshakes,
             disorders: loaded.disorders,
             slots,

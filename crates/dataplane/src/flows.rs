@@ -5,7 +5,7 @@ use std::io;
 use longsplice_core::seq::{Offset, Seq};
 
 use crate::{
-    abi::{Leg, PerSide, Side, ls_flow, ls_record},
+    abi::{LS_RULED, Leg, PerSide, Side, ls_flow, ls_record},
     skel::types::{ls_placement, ls_seen, ls_trait},
     start_times::StartTimes,
     time::TICK,
@@ -40,6 +40,8 @@ pub struct Direction {
     pub seq_off: Offset,
     /// True if the translation changes nothing but the time to live (papers' section III-F).
     pub identity: bool,
+    /// True if the record may have a ruling ([`crate::Ruling`]). Not known of a flow with a slot.
+    pub ruled: bool,
     /// Time that the flow has had a record. For a predecessor's flow, the time since the adoption.
     pub age: std::time::Duration,
     /// Time since a segment passed in this direction; exact to a tick (about a second).
@@ -73,6 +75,7 @@ impl Direction {
             bytes: u64::from(r.bytes_high) << 32 | u64::from(r.bytes_low),
             seq_off,
             identity: is_identity(leg, far, r),
+            ruled: r.rate != 0 && r.burst & LS_RULED != 0,
             age: since(start_times.of(r.serial)),
             idle: since(r.last_seen),
         }

@@ -6,7 +6,7 @@ use longsplice_core::{
 };
 
 use crate::{
-    abi::{Leg, Mapping, Side, ls_leg, ls_record},
+    abi::{LS_RULED, Leg, Mapping, Side, ls_leg, ls_record},
     inspect::Inspection,
     skel::types::{ls_bypassed, ls_placement, ls_seen, ls_trait},
     successor::SuccessorPlan,
@@ -162,10 +162,18 @@ impl LegState {
             trap: (u32::from(l.rec.placement) & ls_placement::LS_ARMED.0 != 0)
                 .then_some(Seq::new(l.rec.trap)),
             successor: SuccessorPlan::from_raw(l.rec.successor),
-            rate: Rate::new(l.rec.rate.into()).map(|rate| rate.with_burst(l.rec.burst)),
+            rate: own_rate(&l.rec),
             paid: l.rec.tat,
         }
     }
+}
+
+/// Returns the limit of the flow itself, beside which a rule may have set another one.
+fn own_rate(rec: &ls_record) -> Option<Rate> {
+    let burst = rec.burst & !LS_RULED;
+    Rate::new(rec.rate.into())
+        .filter(|_| burst != 0)
+        .map(|rate| rate.with_burst(burst))
 }
 
 pub(crate) fn start_leg(

@@ -84,7 +84,7 @@ mod xdp;
 
 pub use abi::{ABI_VERSION, FLOW_BYTES, Family, Leg, Mapping, Offset, PerSide, Seq, Side};
 pub use bare::Framing;
-pub use dataplane::{Adopted, Alone, Dataplane};
+pub use dataplane::{Adopted, Alone, Dataplane, RuledCounts, Ruling};
 pub use error::Error;
 pub use events::{Event, EventKind};
 pub use flows::Direction;

@@ -41,6 +41,7 @@ pub(crate) struct Loaded {
     pub(crate) promote: OwnedFd,
     pub(crate) wake: OwnedFd,
     pub(crate) catch_up: OwnedFd,
+    pub(crate) mark_ruled: OwnedFd,
     pub(crate) inject: OwnedFd,
     pub(crate) events: MapHandle,
     pub(crate) flows: MapHandle,
@@ -51,6 +52,7 @@ pub(crate) struct Loaded {
     pub(crate) slots: MapHandle,
     pub(crate) verdicts: MapHandle,
     pub(crate) meta: MapHandle,
+    pub(crate) rulings: MapHandle,
     /// Not pinned: its elements end with the sockets of this process.
     pub(crate) handshakes: MapHandle,
     pub(crate) disorders: MapHandle,
@@ -80,6 +82,7 @@ macro_rules! all_maps {
             ("slots", &mut maps.slots),
             ("verdicts", &mut maps.verdicts),
             ("meta", &mut maps.meta),
+            ("rulings", &mut maps.rulings),
             ("events", &mut maps.events),
         ]
     }};
@@ -95,6 +98,7 @@ impl Loaded {
             ("slots", &self.slots),
             ("verdicts", &self.verdicts),
             ("meta", &self.meta),
+            ("rulings", &self.rulings),
             ("events", &self.events),
         ] {
             let map = map.as_fd().try_clone_to_owned();
@@ -111,7 +115,7 @@ impl Loaded {
 pub(crate) fn load(pins: &Pins, options: &Options, adopted: bool) -> Result<Loaded, Error> {
     let (buckets, hash_keys) = hashing(pins, options)?;
     let forward = retry_load(|| load_forward(pins, options, adopted, buckets, hash_keys))?;
-    let [demote, promote, wake, catch_up] = retry_load(|| load_moves(pins, buckets, hash_keys))?;
+    let [demote, promote, wake, catch_up, mark_ruled] = retry_load(|| load_moves(pins, buckets, hash_keys))?;
     Ok(Loaded {
         programs: forward.programs,
         inspect: retry_load(load_inspect)?,
@@ -119,6 +123,7 @@ pub(crate) fn load(pins: &Pins, options: &Options, adopted: bool) -> Result<Load
         promote,
         wake,
         catch_up,
+        mark_ruled,
         inject: retry_load(load_inject)?,
         events: forward.events,
         flows: forward.flows,
@@ -128,6 +133,7 @@ pub(crate) fn load(pins: &Pins, options: &Options, adopted: bool) -> Result<Load
         slots: forward.slots,
         verdicts: forward.verdicts,
         meta: forward.meta,
+        rulings: forward.rulings,
         handshakes: forward.handshakes,
         disorders: forward.disorders,
     })
@@ -142,6 +148,7 @@ struct Forward {
     slots: MapHandle,
     verdicts: MapHandle,
     meta: MapHandle,
+    rulings: MapHandle,
     handshakes: MapHandle,
     disorders: MapHandle,
 }
@@ -164,6 +171,10 @@ fn load_forward(
         .set_max_entries(options.elements())
         .map_err(size)?;
     open.maps.buckets.set_max_entries(buckets).map_err(size)?;
+    open.maps
+        .rulings
+        .set_max_entries(options.elements())
+        .map_err(bpf("cannot size the rulings"))?;
     open.maps
         .slots
         .set_max_entries(options.max_slots)
@@ -192,6 +203,7 @@ fn load_forward(
         slots: map(&forward.maps.slots)?,
         verdicts: map(&forward.maps.verdicts)?,
         meta: map(&forward.maps.meta)?,
+        rulings: map(&forward.maps.rulings)?,
         handshakes: map(&forward.maps.handshakes)?,
         disorders: map(&forward.maps.disorders)?,
     })
@@ -219,8 +231,8 @@ fn load_inspect() -> Result<OwnedFd, Error> {
     hold(&sockets.progs.inspect)
 }
 
-/// Loads `demote`, `promote`, `wake` and `catch_up`.
-fn load_moves(pins: &Pins, buckets: u32, hash_keys: [u32; HASH_KEYS]) -> Result<[OwnedFd; 4], Error> {
+/// Loads `demote`, `promote`, `wake`, `catch_up` and `mark_ruled`.
+fn load_moves(pins: &Pins, buckets: u32, hash_keys: [u32; HASH_KEYS]) -> Result<[OwnedFd; 5], Error> {
     let mut object = MaybeUninit::uninit();
     let mut open = FlowOpsSkelBuilder::default()
         .open(&mut object)
@@ -235,6 +247,7 @@ fn load_moves(pins: &Pins, buckets: u32, hash_keys: [u32; HASH_KEYS]) -> Result<
         hold(&moves.progs.promote)?,
         hold(&moves.progs.wake)?,
         hold(&moves.progs.catch_up)?,
+        hold(&moves.progs.mark_ruled)?,
     ])
 }
 
@@ -256,6 +269,7 @@ pub(crate) fn load_table(
         &mut maps.slots,
         &mut maps.verdicts,
         &mut maps.meta,
+        &mut maps.rulings,
         &mut maps.events,
     ] {
         unused

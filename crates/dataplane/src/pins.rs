@@ -25,7 +25,9 @@ use crate::{
 };
 
 /// Names of the pins of the maps: a directory of pins has all of them.
-pub(crate) const MAPS: [&str; 6] = ["flows", "buckets", "slots", "verdicts", "meta", "events"];
+pub(crate) const MAPS: [&str; 7] = [
+    "flows", "buckets", "slots", "verdicts", "meta", "rulings", "events",
+];
 
 /// Holds the directory of the pins of one generation, and the objects that this process has pinned there. Clones share
 /// one state.

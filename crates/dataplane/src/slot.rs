@@ -11,7 +11,7 @@ use longsplice_core::{
 };
 
 use crate::{
-    abi::{Leg, Mapping, PerSide, Side, ls_leg, ls_slot},
+    abi::{LS_RULED, Leg, Mapping, PerSide, Side, ls_leg, ls_slot},
     inspect::Inspection,
     mode::Mode,
     skel::types::{ls_bypassed, ls_placement, ls_seen, ls_slot_flag},
@@ -177,7 +177,9 @@ impl Slot {
     /// the limit has allowed all that passed. `None`: no limit.
     pub fn set_rate(&self, side: Side, rate: Option<Rate>, paid: u64) {
         leg_field!(self, side, rec.tat as AtomicU64).store(paid, Ordering::SeqCst);
-        leg_field!(self, side, rec.burst).store(rate.map_or(0, Rate::burst), Ordering::SeqCst);
+        // A greater burst, of seconds or minutes, would not be reached by a connection that has a limit.
+        let burst = rate.map_or(0, |rate| rate.burst().min(!LS_RULED));
+        leg_field!(self, side, rec.burst).store(burst, Ordering::SeqCst);
         leg_field!(self, side, rec.rate).store(rate.map_or(0, Rate::per_second), Ordering::SeqCst);
     }
 

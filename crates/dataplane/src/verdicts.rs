@@ -44,6 +44,7 @@ const NAMES: &[(V, &str)] = &[
     (V::LS_V_DROP_SYN, "drop_syn"),
     (V::LS_V_DROP_RATE, "drop_rate"),
     (V::LS_V_DROP_CHECKSUM, "drop_checksum"),
+    (V::LS_V_DROP_RULE, "drop_rule"),
 ];
 // Require a name for each verdict: without it, a drop would be invisible.
 const _: () = assert!(NAMES.len() == V::LS_V_COUNT.0 as usize);

@@ -62,6 +62,7 @@ impl RuleManager {
             state: Mutex::default(),
         };
         book.change(config).await?;
+        splicer.lift_predecessors_rules().await;
         Ok(book)
     }
 

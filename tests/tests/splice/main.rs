@@ -45,6 +45,7 @@ mod sigkill;
 mod slots;
 mod slow_reader;
 mod splice_under_load;
+mod spliced_rules;
 mod spoilt;
 mod steering;
 mod stray;

@@ -70,6 +70,25 @@ pub enum Wrong {
     /// The port is 0.
     #[error("{0} has no port: write one from 1 to 65535")]
     Port(SocketAddr),
+    /// The interfaces of a flow can change.
+    #[error(
+        "the packets of a spliced flow may come in on any interface: leave `interface` out, and name networks in `from` \
+         or `to`"
+    )]
+    SplicedInterface,
+    /// The flags change from segment to segment.
+    #[error(
+        "a rule is decided once for a spliced flow, whatever its segments' flags: leave `flags` out, or write any"
+    )]
+    SplicedFlags,
+    /// The action is one for packets that come to the stack.
+    #[error(
+        "`{0}` is not possible for spliced flows: use pass, drop, count or limit, or leave `spliced` out"
+    )]
+    SplicedAction(&'static str),
+    /// The action is one for spliced flows.
+    #[error("`limit` is for spliced flows: write spliced = true, or limit a listener by its `rate_limit`")]
+    LimitOfPackets,
     /// The addresses are of two families.
     #[error("a translation is from and to addresses of one family")]
     Mixed,
@@ -84,6 +103,7 @@ pub(super) fn check(rule: &Rule) -> Result<(), Wrong> {
         false => Err(Wrong::Text(what)),
     };
     text("the name", &rule.name)?;
+    check_spliced(rule)?;
     let m = &rule.matching;
     if let Some(name) = &m.interface {
         check_interface(name)?;
@@ -102,6 +122,22 @@ pub(super) fn check(rule: &Rule) -> Result<(), Wrong> {
         }
         Action::Deliver { to } => check_listeners(to),
         Action::Translate(t) => check_translation(t),
+        _ => Ok(()),
+    }
+}
+
+/// Checks that a rule for spliced flows can be decided for a flow as a whole.
+fn check_spliced(rule: &Rule) -> Result<(), Wrong> {
+    let m = &rule.matching;
+    match &rule.action {
+        Action::Limit { .. } if !m.spliced => return Err(Wrong::LimitOfPackets),
+        Action::Pass | Action::Drop { .. } | Action::Count | Action::Limit { .. } => {}
+        action if m.spliced => return Err(Wrong::SplicedAction(action.as_str())),
+        _ => {}
+    }
+    match m.spliced {
+        true if m.interface.is_some() => Err(Wrong::SplicedInterface),
+        true if m.flags != Flags::default() && m.flags != Flags::ANY => Err(Wrong::SplicedFlags),
         _ => Ok(()),
     }
 }

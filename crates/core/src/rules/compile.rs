@@ -145,6 +145,9 @@ fn add(program: &mut Program, index: usize, rule: &Rule) -> Result<(), Wrong> {
     if pairs.is_empty() {
         return Err(Wrong::Families);
     }
+    if !rule.is_for_packets() {
+        return Ok(());
+    }
     let ports: Vec<_> = product(&m.from_ports, &m.to_ports).collect();
     let needed = pairs
         .len()
@@ -201,7 +204,8 @@ fn verbs(program: &mut Program, rule: &Rule) -> Result<Vec<(Option<Family>, Verb
     Ok(match &rule.action {
         Action::Pass => vec![(None, Verb::Pass)],
         Action::Drop { .. } => vec![(None, Verb::Drop)],
-        Action::Count => vec![(None, Verb::Count)],
+        // A limit has no entries.
+        Action::Count | Action::Limit { .. } => vec![(None, Verb::Count)],
         Action::Ask => vec![(None, Verb::Ask)],
         Action::Copy => vec![(None, Verb::Copy)],
         Action::Follow => vec![(None, Verb::Deliver(target(Target::Listener(None))?))],

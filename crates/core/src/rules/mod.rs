@@ -7,17 +7,20 @@ mod compile;
 mod flags;
 mod network;
 mod ports;
+mod spliced;
 
 use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
 pub use crate::family::Family;
+use crate::limit::RateLimit;
 pub use check::{CompileError, MAX_ENTRIES, MAX_TARGETS, Wrong, is_interface_name};
 pub use compile::{Entry, Program, Seen, Target, Verb, compile};
 pub use flags::{Flags, ParseFlagsError};
 pub use network::{Network, ParseNetworkError};
 pub use ports::{ParsePortsError, Ports};
+pub use spliced::{Ends, FlowDecision, decide};
 
 /// Limit of the length of a name and of a reason, in bytes.
 pub const MAX_TEXT: usize = 64;
@@ -52,6 +55,8 @@ pub struct Match {
     pub to_ports: Vec<Ports>,
     /// TCP flags; by default those of a packet that opens a connection.
     pub flags: Flags,
+    /// True if the rule is for spliced flows, too, whatever the flags of their segments ([`decide`]).
+    pub spliced: bool,
 }
 
 /// Action for a packet.
@@ -68,6 +73,11 @@ pub enum Action {
     },
     /// The packet is counted, and the next rule is compared.
     Count,
+    /// The payload of a spliced flow beyond these rates is dropped. Packets of others are not compared with the rule.
+    Limit {
+        /// Rates of what the client and the server send, beside a limit that the flow has itself.
+        rate_limit: RateLimit,
+    },
     /// The kernel gives a packet that opens a connection to a listener of this host, for any destination, which the
     /// accepted socket has as its local address. Later packets reach the socket of their connection. Others go on
     /// untouched. The listener's socket needs `IP_TRANSPARENT` (`IPV6_TRANSPARENT`).
@@ -83,6 +93,13 @@ pub enum Action {
     Ask,
     /// A program gets a copy; the packet goes on, and no further rule is compared.
     Copy,
+}
+
+impl Rule {
+    /// Returns true if packets of the stack are compared with it; false if it is for spliced flows only.
+    pub fn is_for_packets(&self) -> bool {
+        !matches!(self.action, Action::Limit { .. })
+    }
 }
 
 impl Action {

@@ -71,6 +71,7 @@ fn a_rule() -> impl Strategy<Value = Rule> {
                     from_ports,
                     to_ports,
                     flags,
+                    spliced: false,
                 },
                 action,
             )

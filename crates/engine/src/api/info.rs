@@ -100,6 +100,23 @@ pub struct FlowInfo {
     /// Round-trip time of the server's leg.
     #[serde(default)]
     pub server_round_trip_us: Option<u64>,
+    /// Names of the rules for spliced flows that it matches, in their order; the last one decides, unless it only counts.
+    #[serde(default)]
+    pub rules: Vec<String>,
+    /// Counts of its segments since the first of these rules was in force for it; `None`: no rule matches.
+    #[serde(default)]
+    pub ruled: Option<FlowRuled>,
+}
+
+/// Counts of a spliced flow that matches a rule, of both directions together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct FlowRuled {
+    /// Segments that could be their sender's; a GRO super-packet is one.
+    pub packets: u64,
+    /// Bytes of these segments, from the IP header on.
+    pub bytes: u64,
+    /// Segments among them that a rule dropped.
+    pub dropped: u64,
 }
 
 impl FlowInfo {

@@ -22,7 +22,9 @@ use tokio::net::TcpStream;
 
 pub use config::SplicerConfig;
 pub use handle::FlowHandle;
-pub use info::{Counters, DirectionInfo, FlowId, FlowInfo, FlowState, Health, LegInfo, TransitionTimes};
+pub use info::{
+    Counters, DirectionInfo, FlowId, FlowInfo, FlowRuled, FlowState, Health, LegInfo, TransitionTimes,
+};
 pub use lingering_close::{LINGERING_CLOSE_TIMEOUT, lingering_close};
 pub use until::{ParseUntilError, Trap, Until};
 

@@ -91,6 +91,11 @@ fn adopt_predecessors(context: &Context, kernel: &Kernel) {
         context.unpaired.add_alone(leg, tokio::time::Instant::now());
     }
     context.stats.adopted.add(flows);
+    if flows > 0
+        && let Err(error) = context.rules.spliced.judge_all(&kernel.plane)
+    {
+        tracing::warn!(%error, "rules do not hold for the flows of a predecessor");
+    }
     if flows + lost > 0 {
         tracing::info!(adopted = flows, lost, left, "adopted the flows of a predecessor");
     }

@@ -153,6 +153,7 @@ fn reap(context: &Context, kernel: &Kernel) -> io::Result<Duration> {
     // Look again only at those that are due: most flows live, and most closed ones are kept for a while.
     let mut due = Vec::new();
     let mut walk = context.ends.walk();
+    let mut ruled = context.rules.spliced.walk();
     plane.scan_flows(|directions| {
         records += directions.iter().flatten().count() as u32;
         let PerSide {
@@ -163,6 +164,7 @@ fn reap(context: &Context, kernel: &Kernel) -> io::Result<Duration> {
             return;
         };
         walk.see(a.serial);
+        ruled.see(a.serial);
         let may_have_ended = |d: &Direction| d.fin || d.reset || d.idle >= limits.idle_timeout;
         if a.slot.is_none() && (may_have_ended(&a) || may_have_ended(&b)) {
             let end = flow_end(&a, &b);
@@ -174,6 +176,7 @@ fn reap(context: &Context, kernel: &Kernel) -> io::Result<Duration> {
         }
     })?;
     walk.end();
+    ruled.end(plane);
     let walked = computed().saturating_sub(started);
     for flow in due {
         if context.maintenance.is_ending() {

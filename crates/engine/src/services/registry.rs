@@ -213,6 +213,8 @@ impl Entry {
             idle_seconds: Some(seen.active.elapsed().as_secs_f64()),
             client_round_trip_us: round_trip(Side::Client),
             server_round_trip_us: round_trip(Side::Server),
+            rules: Vec::new(),
+            ruled: None,
         }
     }
 }

@@ -48,6 +48,8 @@ pub(super) fn park<'a>(
         }
     }
     let switched = started.elapsed();
+    let rules = &session.context.rules.spliced;
+    rules.judge(flow.plane(), flow.serial(), flow.legs(), false);
     session.note_spliced(&flow);
     // ECN cannot be restored to a socket, and a firewall may take a new socket's segments for invalid: a flow that is to
     // come back keeps its sockets then.

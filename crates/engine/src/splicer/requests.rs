@@ -35,6 +35,8 @@ impl Splicer {
                     .filter_map(detached_info)
                     .filter(|f| !held.contains(&f.id)),
             );
+            let rules = &self.context.rules.spliced;
+            (flows.iter_mut()).for_each(|flow| (flow.rules, flow.ruled) = rules.of_flow(plane, flow.id));
         }
         flows.sort_by_key(|f| f.id);
         flows
@@ -156,5 +158,7 @@ pub(super) fn detached_info(directions: &PerSide<Option<Direction>>) -> Option<F
         idle_seconds: Some(end.idle.as_secs_f64()),
         client_round_trip_us: None,
         server_round_trip_us: None,
+        rules: Vec::new(),
+        ruled: None,
     })
 }

@@ -5,11 +5,13 @@ use std::io;
 use longsplice_dataplane::Dataplane;
 
 use super::Splicer;
-use crate::{context::Context, services::rules};
+use crate::{context::Context, kernel::Kernel, services::rules};
 
 impl Splicer {
     /// Replaces the rules for packets that come in, in their order. The change is atomic: a packet sees the old ones or
-    /// the new ones. They end with the splicer or the process. Packets of a spliced flow do not come to them.
+    /// the new ones. They end with the splicer or the process. Packets of a spliced flow do not come to them: what rules
+    /// with [`rules::Match::spliced`] say is decided for each flow, and has been when this returns. It outlives the
+    /// process, and holds until the next one calls this, or [`Splicer::lift_predecessors_rules`].
     ///
     /// # Errors
     /// Returns [`rules::RulesError`]; the rules before are still in force.
@@ -26,10 +28,21 @@ impl Splicer {
             .map_err(|e| rules::RulesError::System(e.to_string()))?
     }
 
+    /// Lifts what the rules of a predecessor say of its spliced flows, unless [`Splicer::set_rules`] was called.
+    pub async fn lift_predecessors_rules(&self) {
+        let lift =
+            |context: &Context, kernel: &Kernel| context.rules.spliced.lift_predecessors(&kernel.plane);
+        if let Some(Err(error)) = self.context.run_blocking(lift).await {
+            tracing::warn!(%error, "the rules of a predecessor hold on for its flows");
+        }
+    }
+
     /// Returns the rules in force, and their counters. Reads counters of each CPU, and blocks while rules are set: a task
     /// should leave it to `spawn_blocking`.
     pub fn rules(&self) -> rules::RulesInfo {
-        self.context.rules.info()
+        self.context
+            .rules
+            .info(self.context.plane().map(|plane| &**plane))
     }
 
     /// Returns the reader of packets that rules send to a program. There is one reader for an instance.

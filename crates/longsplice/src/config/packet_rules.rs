@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use longsplice_engine::limit::RateLimit;
 use longsplice_engine::rules::{self, Action, Flags, Match, Network, Ports, Rule, Translation};
 use serde::Deserialize;
 use toml::Spanned;
@@ -31,8 +32,11 @@ pub(super) struct Raw {
     from_ports: Option<Spanned<OneOrMany<Ports>>>,
     to_ports: Option<Spanned<OneOrMany<Ports>>>,
     flags: Option<Flags>,
+    #[serde(default)]
+    spliced: bool,
     action: Spanned<Verb>,
     reason: Option<Spanned<String>>,
+    rate_limit: Option<Spanned<RateLimit>>,
     listener: Option<Spanned<OneOrMany<ListenAddr>>>,
     record: Option<Spanned<Record>>,
 }
@@ -43,6 +47,7 @@ enum Verb {
     Pass,
     Drop,
     Count,
+    Limit,
     Deliver,
     Follow,
     Translate,
@@ -115,6 +120,7 @@ pub(super) fn settle(
                 from_ports: list(raw.from_ports),
                 to_ports: list(raw.to_ports),
                 flags: raw.flags.unwrap_or_default(),
+                spliced: raw.spliced,
             },
             action,
         }
@@ -142,6 +148,11 @@ fn action(raw: &Raw, source: &Source<'_>, wrong: &mut Vec<Diagnostic>) -> Action
     let keys = [
         (Verb::Drop, "reason", raw.reason.as_ref().map(Spanned::span)),
         (
+            Verb::Limit,
+            "rate_limit",
+            raw.rate_limit.as_ref().map(Spanned::span),
+        ),
+        (
             Verb::Deliver,
             "listener",
             raw.listener.as_ref().map(Spanned::span),
@@ -160,6 +171,7 @@ fn action(raw: &Raw, source: &Source<'_>, wrong: &mut Vec<Diagnostic>) -> Action
             None if of == verb => {
                 let help = match verb {
                     Verb::Drop => "say why, such as reason = \"not wanted\": it is counted under that",
+                    Verb::Limit => "say how fast, such as rate_limit = \"10MB/s\"",
                     Verb::Deliver => "add where it listens, such as listener = \"127.0.0.1:8081\"",
                     _ => {
                         "add what to translate by, such as record = { from = \"198.18.0.1:80\", to = \"198.18.0.2:80\", seq = 1 }"
@@ -173,6 +185,10 @@ fn action(raw: &Raw, source: &Source<'_>, wrong: &mut Vec<Diagnostic>) -> Action
             }
             _ => {}
         }
+    }
+    if let (Verb::Limit, Some(rate_limit)) = (verb, &raw.rate_limit) {
+        let rate_limit = *rate_limit.get_ref();
+        return Action::Limit { rate_limit };
     }
     match (verb, &raw.reason, &raw.listener, &raw.record) {
         (Verb::Drop, Some(reason), ..) => Action::Drop {

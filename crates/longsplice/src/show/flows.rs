@@ -138,6 +138,8 @@ mod tests {
             idle_seconds: None,
             client_round_trip_us: None,
             server_round_trip_us: None,
+            rules: Vec::new(),
+            ruled: None,
         };
         let two = FlowInfo {
             id: FlowId(12),

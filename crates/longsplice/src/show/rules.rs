@@ -19,6 +19,7 @@ pub fn rules(info: &RulesInfo) -> String {
         ("RULE", Left),
         ("PACKETS", Right),
         ("BYTES", Right),
+        ("FLOWS", Right),
         ("TAKES", Left),
         ("ACTION", Left),
     ]);
@@ -27,6 +28,10 @@ pub fn rules(info: &RulesInfo) -> String {
             one.rule.name.clone(),
             one.packets.to_string(),
             bytes(one.bytes),
+            match one.rule.matching.spliced {
+                true => one.flows.to_string(),
+                false => "-".to_owned(),
+            },
             takes(&one.rule.matching),
             action(&one.rule.action),
         ]);
@@ -68,6 +73,9 @@ pub(super) fn takes(m: &Match) -> String {
     if m.flags != Flags::default() {
         words.push(format!("flags {}", m.flags));
     }
+    if m.spliced {
+        words.push("and spliced".to_owned());
+    }
     match words.is_empty() {
         true => "all".to_owned(),
         false => words.join(" "),
@@ -78,6 +86,7 @@ fn action(a: &Action) -> String {
     let verb = a.as_str();
     match a {
         Action::Drop { reason } => format!("{verb}: {reason}"),
+        Action::Limit { rate_limit } => format!("{verb} to {rate_limit}"),
         Action::Deliver { to } => format!("{verb} to {}", texts(to).join(",")),
         Action::Translate(t) => format!("{verb} to {} -> {}", t.from, t.to),
         _ => verb.to_owned(),
@@ -104,6 +113,8 @@ mod tests {
             },
             packets,
             bytes: packets * 60,
+            flows: packets,
+            dropped: packets,
         };
         let telnet = Match {
             interface: Some("eth0".into()),
@@ -112,6 +123,14 @@ mod tests {
             flags: Flags::ANY,
             ..Match::default()
         };
+        let slow = Match {
+            from: vec!["198.18.0.1".parse().unwrap()],
+            spliced: true,
+            ..Match::default()
+        };
+        let limit = Action::Limit {
+            rate_limit: "1MB/s".parse().unwrap(),
+        };
         let drop = Action::Drop {
             reason: "telnet".into(),
         };
@@ -119,6 +138,7 @@ mod tests {
             rules: vec![
                 rule("no telnet", telnet, drop, 3),
                 rule("rest", Match::default(), Action::Count, 0),
+                rule("slow", slow, limit, 2),
             ],
             drops: [("telnet".to_owned(), 3)].into(),
             verdicts: [("dropped".to_owned(), 3), ("passed".to_owned(), 0)].into(),
@@ -129,9 +149,10 @@ mod tests {
         assert_eq!(
             rules(&info),
             "\
-RULE       PACKETS  BYTES  TAKES                                             ACTION
-no telnet        3  180 B  on eth0 to 198.18.0.0/15 port 23,80-81 flags any  drop: telnet
-rest             0    0 B  all                                               count
+RULE       PACKETS  BYTES  FLOWS  TAKES                                             ACTION
+no telnet        3  180 B      -  on eth0 to 198.18.0.0/15 port 23,80-81 flags any  drop: telnet
+rest             0    0 B      -  all                                               count
+slow             2  120 B      2  from 198.18.0.1 and spliced                       limit to 1000000B/s
 dropped: telnet 3
 verdicts: dropped 3
 on eth0; 3 of 256 entries

@@ -1,6 +1,7 @@
 //! Rules for packets that come in: docs/rules.md is the user's page.
 
 mod seal;
+mod spliced;
 
 pub(crate) use seal::place_of_tcp;
 
@@ -19,6 +20,7 @@ use longsplice_dataplane::{
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
+use self::spliced::SplicedFlows;
 use crate::kernel::ring::Ring;
 
 pub use longsplice_core::rules::{
@@ -80,10 +82,16 @@ pub struct RulesInfo {
 pub struct RuleInfo {
     /// Text of the rule.
     pub rule: Rule,
-    /// Packets that matched it; a GRO super-packet is one.
+    /// Packets that matched it, with the segments of the spliced flows that match it; a GRO super-packet is one.
     pub packets: u64,
     /// Bytes of those packets, from the IP header on.
     pub bytes: u64,
+    /// Spliced flows that matched it.
+    #[serde(default)]
+    pub flows: u64,
+    /// Segments of those flows that this rule dropped, or that were beyond its rate.
+    #[serde(default)]
+    pub dropped: u64,
 }
 
 /// Delivers the packets that rules send to a program (`ask` and `copy`).
@@ -104,6 +112,8 @@ impl RulePackets {
 #[derive(Debug, Default)]
 pub(crate) struct Keeper {
     state: Mutex<State>,
+    /// Flows that are spliced, and what the rules say of them.
+    pub(crate) spliced: SplicedFlows,
 }
 
 #[derive(Debug, Default)]
@@ -144,8 +154,11 @@ impl Keeper {
                 "rules name an interface that is not there, or has no Ethernet headers"
             );
         }
+        let for_flows = rules.clone();
         (state.rules, state.program, state.resolved) = (rules, program, resolved);
-        Ok(())
+        self.spliced
+            .replace(plane, for_flows)
+            .map_err(|error| RulesError::System(format!("the flows cannot be read: {error}")))
     }
 
     /// Adapts to the present interfaces, by index.
@@ -171,7 +184,7 @@ impl Keeper {
         }
     }
 
-    pub(crate) fn info(&self) -> RulesInfo {
+    pub(crate) fn info(&self, plane: Option<&Dataplane>) -> RulesInfo {
         let state = self.state.lock();
         let mut info = RulesInfo {
             entries: state.program.entries.len(),
@@ -180,14 +193,18 @@ impl Keeper {
         };
         let Some(loaded) = &state.loaded else { return info };
         let counts = loaded.counts(state.rules.len());
-        for (rule, count) in state.rules.iter().zip(counts) {
+        let of_flows = self.spliced.counts(plane);
+        for ((rule, count), flows) in state.rules.iter().zip(counts).zip(of_flows) {
+            let (packets, bytes) = (count.packets + flows.packets, count.bytes + flows.bytes);
             if let Action::Drop { reason } = &rule.action {
-                *info.drops.entry(reason.clone()).or_default() += count.packets;
+                *info.drops.entry(reason.clone()).or_default() += packets;
             }
             info.rules.push(RuleInfo {
                 rule: rule.clone(),
-                packets: count.packets,
-                bytes: count.bytes,
+                packets,
+                bytes,
+                flows: flows.flows,
+                dropped: flows.dropped,
             });
         }
         info.verdicts = loaded.verdicts();
@@ -266,6 +283,7 @@ impl State {
         let wanted = |name: &String| {
             rules
                 .iter()
+                .filter(|r| r.is_for_packets())
                 .any(|r| r.matching.interface.as_ref().is_none_or(|i| i == name))
         };
         all()

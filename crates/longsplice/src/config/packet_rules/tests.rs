@@ -37,6 +37,12 @@ action = "translate"
 record = { from = "198.18.0.1:80", to = "198.18.0.2:8080", seq = -1, ack = 4294967295, tsval = 7 }
 
 [[rule]]
+from = "198.18.0.7"
+spliced = true
+action = "limit"
+rate_limit = "client=1MB/s,server=10MB/s"
+
+[[rule]]
 to_ports = "443"
 action = "ask"
 
@@ -80,6 +86,7 @@ fn every_key_is_understood() {
             "deliver",
             "follow",
             "translate",
+            "limit",
             "ask",
             "copy",
             "pass"
