@@ -139,6 +139,8 @@ struct Lab {
 
 impl Lab {
     fn new(name: &str, more: impl FnOnce(Config, &Line) -> Config) -> Lab {
+        // Build it before any flow waits for it.
+        other_layout();
         let family = Family::V6;
         let net = veth_line(
             name,
