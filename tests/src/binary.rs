@@ -17,10 +17,13 @@ pub fn path() -> &'static Path {
     &PATH
 }
 
-/// Returns the path of `longsplice` with another layout of its records (`LS_OTHER_LAYOUT` in bpf/abi.h), which it builds
-/// if need be.
+/// Returns the path of `longsplice` with another layout of its records (`LS_OTHER_LAYOUT` in bpf/abi.h): the value of
+/// `LONGSPLICE_OTHER_LAYOUT_BIN`, or the program that cargo builds.
 pub fn of_other_layout() -> &'static Path {
     static PATH: LazyLock<PathBuf> = LazyLock::new(|| {
+        if let Some(path) = env::var_os("LONGSPLICE_OTHER_LAYOUT_BIN") {
+            return PathBuf::from(path);
+        }
         // Of the workspace: for one package dependencies would have fewer features, and be built once more.
         let words = [
             "--workspace",
