@@ -99,6 +99,12 @@ impl Moved {
         }
     }
 
+    /// Returns the client's address and the one that it connected to: flows to different ones may have the same port.
+    fn ends(&self) -> (SocketAddr, SocketAddr) {
+        let client = &self.pair.client.stream;
+        (client.local_addr().unwrap(), client.peer_addr().unwrap())
+    }
+
     /// Uses up what may pass at once.
     fn spend(&mut self) {
         if self.spent.is_none() {
@@ -221,8 +227,10 @@ impl Lab {
     ) {
         soon("all flows to be spliced", || {
             let listed = self.daemon.flows().into_iter();
-            let states: HashMap<u16, String> = listed.map(|f| (f.client.peer.port(), f.state)).collect();
-            let has = |flow: &Moved| states.get(&flow.pair.client_port()).map(String::as_str);
+            let states: HashMap<_, String> = listed
+                .map(|f| ((f.client.peer, f.client.local), f.state))
+                .collect();
+            let has = |flow: &Moved| states.get(&flow.ends()).map(String::as_str);
             flows.clone().all(|flow| has(flow) == Some(state(flow.kind)))
         });
     }
