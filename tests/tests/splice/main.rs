@@ -25,6 +25,7 @@ mod interoperability;
 mod ipv6;
 mod kill_connect;
 mod layered;
+mod layouts;
 mod library;
 mod links;
 mod local;
