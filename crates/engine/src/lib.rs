@@ -92,4 +92,4 @@ pub use services::interfaces::can_carry_flows;
 pub use services::{ports::connect_plainly, rules};
 pub use splicer::{OpenError, Splicer};
 pub use tie::Tie;
-pub use transparent::{handshake, intercept};
+pub use transparent::{handshake, intercept, notrack};

@@ -16,17 +16,17 @@ use crate::accelerate::{Behind, Node, long_path};
 
 /// State of a connection in its node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Depth {
+pub(crate) enum Depth {
     TakenOver,
     Released,
     Again,
 }
 
-const DEPTHS: [Depth; 3] = [Depth::TakenOver, Depth::Released, Depth::Again];
+pub(crate) const DEPTHS: [Depth; 3] = [Depth::TakenOver, Depth::Released, Depth::Again];
 
 impl Depth {
     /// Brings a connection there.
-    fn reach(self, node: &Node<Emulated>, pair: &mut Pair) {
+    pub(crate) fn reach(self, node: &Node<Emulated>, pair: &mut Pair) {
         pair.exchange_unevenly(1_000, 1_000);
         let port = pair.client_port();
         let flow = node.daemon.wait_state(port, &["relay"]);
