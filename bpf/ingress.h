@@ -61,18 +61,30 @@ static __always_inline void keep_window(const struct flow_ref *flow, struct head
 	new->tcp.window = bpf_htons(window_field(edge, ack, scale_out(rec)));
 }
 
-/* Forwards a segment in FINAL, by the constant translation. */
-static __always_inline int forward(struct __sk_buff *skb, struct flow_ref *flow, struct scratch *scratch,
-				   struct segment *seg)
+/* Forwards the segment in the scratch by the constant translation, in the direction with this number, which
+ * is in FINAL or in FREEZE. The verifier follows this function by itself, as with_sockets(). */
+__noinline int forward(struct __sk_buff *skb, __u32 number)
 {
-	struct headers *h = &scratch->in, *new = &scratch->out;
-	struct ls_record *rec = flow->rec;
+	struct scratch *scratch = get_scratch();
+	struct flow_ref ref, *flow = &ref;
+	struct headers *h, *new;
+	struct ls_record *rec;
+	struct segment *seg;
 	struct route route = {};
 	struct edits edits;
 	enum admission admission;
 	enum ls_verdict reason;
 	int as_it_came;
 
+	if (!scratch || !find_by_number(number, flow))
+		return NEXT;
+	/* The flow has just parted: its legs have sockets. */
+	if (flow->placement == LS_ALONE)
+		return look_again(skb);
+	h = &scratch->in;
+	new = &scratch->out;
+	seg = &scratch->segment;
+	rec = flow->rec;
 	if (hops_left(h) <= 1)
 		return drop(LS_V_DROP_TTL);
 	/* Verify a segment that is copied: the copy may come into a socket's send queue. */
@@ -281,7 +293,7 @@ static __always_inline int is_plausible(const struct flow_ref *flow, struct segm
 /* Step that is left to do with a packet of a flow. */
 enum step {
 	DONE,		/* none: the packet has its action (TC_ACT_*) */
-	TO_FAR_END,	/* forward(): the segment meets no trap */
+	TO_FAR_END,	/* forward() */
 	TO_SOCKETS,	/* with_sockets() */
 	TO_ACKNOWLEDGE, /* acknowledge() */
 };
@@ -327,18 +339,27 @@ __noinline enum step stop(struct __sk_buff *skb, __u32 number, __u32 mode, int *
 }
 
 /*
- * Processes a packet with ports of a flow up to the mode that decides. `kind` is SEGMENT, or what
- * parse_tuple() found instead. The first fragment of a segment is translated as one, if the others may follow
- * it. Returns the step that is left, or DONE with the action.
+ * Processes a packet with ports of the direction with this number, up to the mode that decides. `kind` is
+ * SEGMENT, or what parse_tuple() found instead. The first fragment of a segment is translated as one, if the
+ * others may follow it. Returns the step that is left, or DONE with the action. The verifier follows this
+ * function by itself, as with_sockets().
  */
-static __always_inline enum step by_mode(struct __sk_buff *skb, __u32 number, enum parsed kind,
-					 struct flow_ref *flow, struct scratch *scratch, int *action)
+__noinline enum step by_mode(struct __sk_buff *skb, __u32 number, enum parsed kind, int *action)
 {
-	struct segment *seg = &scratch->segment;
-	__u32 mode = mode_of_flow(flow), tag = skb->tc_index;
-	int is_first = kind == FRAGMENT && mode == LS_FINAL;
+	struct scratch *scratch = get_scratch();
+	struct flow_ref ref, *flow = &ref;
+	__u32 mode, tag = skb->tc_index;
+	struct segment *seg;
+	int is_first;
 
+	if (!action)
+		return DONE;
 	*action = NEXT;
+	if (!scratch || !find_by_number(number, flow))
+		return DONE;
+	seg = &scratch->segment;
+	mode = mode_of_flow(flow);
+	is_first = kind == FRAGMENT && mode == LS_FINAL;
 	if (is_over(mode))
 		return DONE;
 	if (is_changing(mode)) {
@@ -363,26 +384,6 @@ static __always_inline enum step by_mode(struct __sk_buff *skb, __u32 number, en
 		return stop(skb, number, mode, action);
 	else
 		return flow->slot && mode != LS_FINAL && mode != LS_FREEZE ? TO_SOCKETS : TO_FAR_END;
-	return DONE;
-}
-
-/* Processes a packet with ports of the direction with this number, except for with_sockets() and
- * acknowledge(). Returns as by_mode(). */
-__noinline enum step segment_of_flow(struct __sk_buff *skb, __u32 number, enum parsed kind, int *action)
-{
-	struct scratch *scratch = get_scratch();
-	struct flow_ref flow;
-	enum step step;
-
-	if (!action)
-		return DONE;
-	*action = NEXT;
-	if (!scratch || !find_by_number(number, &flow))
-		return DONE;
-	step = by_mode(skb, number, kind, &flow, scratch, action);
-	if (step != TO_FAR_END)
-		return step;
-	*action = forward(skb, &flow, scratch, &scratch->segment);
 	return DONE;
 }
 

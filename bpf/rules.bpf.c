@@ -91,23 +91,24 @@ static __noinline int translate_by(struct __sk_buff *skb, const struct ls_target
 	struct ls_record rec;
 	struct ls_tuple far;
 	struct edits edits;
-	struct segment seg;
+	struct segment *seg;
 	struct route route = {};
 
 	if (!t || !scratch)
 		return NEXT;
-	if (parse_segment(skb, &scratch->in, &seg) != SEGMENT)
+	seg = &scratch->segment;
+	if (parse_segment(skb, &scratch->in, seg) != SEGMENT)
 		return untranslatable();
 	note(LS_R_TRANSLATED);
 	if (hops_left(&scratch->in) <= 1)
 		return drop(LS_V_DROP_TTL);
-	record_of(&rec, &far, t, &seg);
-	copy_headers(&scratch->out, &scratch->in, seg.opt_len);
-	translate(&scratch->out, &seg, &rec, &far, &edits);
-	apply_edits(&scratch->out, &seg, &edits);
+	record_of(&rec, &far, t, seg);
+	copy_headers(&scratch->out, &scratch->in, seg->opt_len);
+	translate(&scratch->out, seg, &rec, &far, &edits);
+	apply_edits(&scratch->out, seg, &edits);
 	if (look_up_route(skb, &scratch->out, 1, 0, &route))
 		return drop(route.reason);
-	if (write_headers(skb, &scratch->in, &scratch->out, seg.opt_len))
+	if (write_headers(skb, &scratch->in, &scratch->out, seg->opt_len))
 		return drop(LS_V_DROP_REWRITE);
 	count(LS_V_FORWARDED);
 	return send_by(skb, &scratch->out, &route);
