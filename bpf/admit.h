@@ -200,13 +200,41 @@ static __always_inline enum admission refuse(enum ls_verdict *reason, enum ls_ve
 }
 
 /*
+ * Checks a reset. It may be one below what the far end acknowledges: the number of a FIN before it, which
+ * Linux accepts.
+ *
+ * A sender to which a socket of ours offered more may be ahead of the far end's window, and its reset with
+ * it: the far end would drop that without an answer, and wait for a sender that is gone. So the reset moves
+ * into the window, next to its edge, where the far end challenges it (RFC 5961 section 3.2); the answer to
+ * the challenge has the number that counts. As many pass as SYNs, which are challenged alike.
+ */
+static __always_inline enum admission check_reset(const struct ls_record *rec, const struct ls_record *back,
+						  __u32 offered, struct segment *seg, enum ls_verdict *reason)
+{
+	__u32 acked = back->rx_ack + back->ack_off, edge = back->rx_edge + back->ack_off;
+
+	if (before(seg->seq, acked - 1) || after(seg->seq, acked + (65535 << scale_out(back))))
+		return refuse(reason, LS_V_DROP_WINDOW);
+	if (!after(seg->seq, edge))
+		return ADMITTED;
+	/* A smaller window may have no number that counts for nothing. */
+	if (!after(edge, acked + 2))
+		return after(seg->seq, offered + 1) ? refuse(reason, LS_V_DROP_WINDOW) : ADMITTED;
+	if (!may_challenge(rec))
+		return refuse(reason, LS_V_DROP_WINDOW);
+	/* A reset next to what was forwarded would count (note_end()). */
+	seg->seq = seg->end = edge - 1 == end_of(rec) ? edge - 2 : edge - 1;
+	return ADMITTED;
+}
+
+/*
  * Checks a segment of a spliced flow. Admits it with seg->in_place if it can be the sender's own: it is to be
  * noted and forwarded; without seg->in_place if it may be: it is to be forwarded and not noted. `offered` is
  * the edge up to which the sender may send.
  *
  * The rules are those of RFC 9293 section 3.10.7.4 and RFC 5961, seen from the middle: the far end's own
  * check is the same with better knowledge, and answers segments that it does not accept. So segments that may
- * be honest pass: a reset in the window, which is challenged (section 3.2), a SYN, which is challenged, too
+ * be honest pass: a reset, which is challenged (section 3.2), a SYN, which is challenged, too
  * (section 4.2), and repetitions of old bytes, keep-alives and probes among them, as far back as the far
  * end's window can reach. No guess changes our notes: two guesses could achieve what one cannot, make a reset
  * count or turn TSval back.
@@ -218,10 +246,8 @@ static __always_inline enum admission check_against(const struct ls_record *rec,
 	__u32 acked = back->rx_ack + back->ack_off;
 
 	seg->in_place = 0;
-	if (seg->flags & TCP_RST) /* one below: the number of a FIN before it, which Linux accepts */
-		return before(seg->seq, acked - 1) || after(seg->seq, offered + 1)
-			   ? refuse(reason, LS_V_DROP_WINDOW)
-			   : ADMITTED;
+	if (seg->flags & TCP_RST)
+		return check_reset(rec, back, offered, seg, reason);
 	if (seg->flags & TCP_SYN)
 		return may_challenge(rec) ? ADMITTED : refuse(reason, LS_V_DROP_SYN);
 	if (acks_too_little(rec, back, seg) || after(seg->ack, end_of(back) + back->seq_off))

@@ -56,11 +56,11 @@ static __always_inline int abort_flow(struct __sk_buff *skb, struct flow_ref *fl
 
 	/* This is the kernel's answer, for a socket that is gone, to a segment that came in unchanged. */
 	if (mode == LS_ABORTED && !(seg->flags & TCP_ACK))
-		return pass(LS_V_ABORTED);
+		return pass_emitted(skb, LS_V_ABORTED);
 	/* The pair is awake and nothing is on its way past the sockets: the other leg goes on. */
 	if (mode == LS_UNDRAIN && has_delivered(from, to) && has_delivered(to, from))
 		return write_headers(skb, h, new, seg->opt_len) ? drop(LS_V_DROP_REWRITE)
-								: pass(LS_V_EMITTED);
+								: pass_emitted(skb, LS_V_EMITTED);
 	/* The peer is through: it waits for no bytes of the socket. */
 	if (mode != LS_ABORTED && is_through(from, to))
 		return drop(LS_V_DROP_PARKED);
@@ -73,7 +73,8 @@ static __always_inline int abort_flow(struct __sk_buff *skb, struct flow_ref *fl
 		end = after(end_of(&to->rec), to->cut) ? end_of(&to->rec) + to->rec.seq_off : from->loc_end;
 		new->tcp.seq = bpf_htonl(where_heard(from, end));
 	}
-	return write_headers(skb, h, new, seg->opt_len) ? drop(LS_V_DROP_REWRITE) : pass(LS_V_ABORTED);
+	return write_headers(skb, h, new, seg->opt_len) ? drop(LS_V_DROP_REWRITE)
+							: pass_emitted(skb, LS_V_ABORTED);
 }
 
 /* Acknowledgement and window that a socket's segment carries toward the peer. */
@@ -177,9 +178,10 @@ static __always_inline int emit(struct __sk_buff *skb, struct flow_ref *flow, st
 	}
 	if (new->tcp.seq == h->tcp.seq &&new->tcp.ack == h->tcp.ack && window == seg->window &&
 	    !edits->tsval_off && !(from->adj_seq | from->adj_ack))
-		return pass(LS_V_EMITTED);
+		return pass_emitted(skb, LS_V_EMITTED);
 	apply_edits(new, seg, edits);
-	return write_headers(skb, h, new, seg->opt_len) ? drop(LS_V_DROP_REWRITE) : pass(LS_V_CLAMPED);
+	return write_headers(skb, h, new, seg->opt_len) ? drop(LS_V_DROP_REWRITE)
+							: pass_emitted(skb, LS_V_CLAMPED);
 }
 
 /* Notes a parked socket's segment, which is dropped: the window that it offers stays promised. A socket that

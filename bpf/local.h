@@ -6,6 +6,7 @@
 
 #include "count.h"
 #include "rewrite.h"
+#include "tags.h"
 
 /* Amounts by which a socket's numbers exceed those of the wire: in the peer's stream, and in the stream
  * toward the peer. */
@@ -117,6 +118,14 @@ static __always_inline struct mapping mapping_of_record(const struct ls_record *
 	return map;
 }
 
+/* Passes a segment of a local socket, which has the numbers of the wire. It may leave by a second device of
+ * ours below this one: the carrier of a macvlan, the parent of a VLAN. */
+static __always_inline int pass_emitted(struct __sk_buff *skb, enum ls_verdict verdict)
+{
+	skb->tc_index = TAG_EMITTED;
+	return pass(verdict);
+}
+
 /* Sends a segment of the socket of a leg that belongs to no flow. */
 static __always_inline int emit_alone(struct __sk_buff *skb, struct ls_record *rec, struct scratch *scratch,
 				      struct segment *seg)
@@ -127,8 +136,9 @@ static __always_inline int emit_alone(struct __sk_buff *skb, struct ls_record *r
 	if (seg->ts_at)
 		edits.tsval_off = tsval_advance(&rec->ts_high, seg->tsval) - seg->tsval;
 	apply_edits(&scratch->out, seg, &edits);
-	return write_headers(skb, &scratch->in, &scratch->out, seg->opt_len) ? drop(LS_V_DROP_REWRITE)
-									     : pass(LS_V_EMITTED);
+	return write_headers(skb, &scratch->in, &scratch->out, seg->opt_len)
+		   ? drop(LS_V_DROP_REWRITE)
+		   : pass_emitted(skb, LS_V_EMITTED);
 }
 
 #endif

@@ -2,7 +2,7 @@
 # Runs all checks and tests, whatever fails; says in the end which tests were the slowest, what failed, what could not be run, and
 # how many there were of each.
 #
-#   RUST_TEST_THREADS=N   how many tests of a program run at once; three for each processor: most of them wait most of the time
+#   RUST_TEST_THREADS=N   how many tests of a program run at once; four for each processor: most of them wait most of the time
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -16,7 +16,7 @@ log=$work/log
 # One line for each test that found this machine unable to do what it needs (`longsplice_lab::not_run`).
 export LONGSPLICE_NOT_RUN=$work/not-run
 : >"$LONGSPLICE_NOT_RUN"
-export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((3 * $(nproc)))}
+export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((4 * $(nproc)))}
 # The harness tells the time of each test only to who may use what is unstable. Only the test programs get this word: the compiler
 # must not, or everything would be built anew.
 host=$(rustc -vV | sed -n 's/^host: //p' | tr a-z- A-Z_)
@@ -55,13 +55,27 @@ tests() {
     while read -r name; do not_run+=("$family$name"); done < <(sed -n 's/^test \(.*\) \.\.\. ignored\(.*\)$/\1: ignored\2/p' "$log")
 }
 
+# Lints in the time that tests leave, once they are built: cargo does one of the two at a time.
+lint() {
+    until grep -qs '^ *Running ' "$log" || [[ -e $work/tested || ! -d $work ]]; do sleep 0.2; done
+    nice -n 19 cargo clippy --quiet --workspace --all-targets -- -D warnings >"$work/clippy" 2>&1
+}
+
+linted() {
+    touch "$work/tested"
+    wait "$clippy"
+    local status=$?
+    cat "$work/clippy"
+    return "$status"
+}
+
 check "format of Rust" cargo fmt --all --check
 if command -v clang-format-16 >/dev/null; then
     check "format of C" clang-format-16 --dry-run -Werror bpf/*.[ch]
 else
     not_run+=("format of C: clang-format-16 is missing")
 fi
-check "clippy" cargo clippy --quiet --workspace --all-targets -- -D warnings
+lint & clippy=$!
 
 if ((EUID == 0)); then
     # The daemon that cargo builds along with its own tests. For that alone (`cargo build --package longsplice`) dependencies have
@@ -81,6 +95,8 @@ else
     tests --package longsplice-bench --test report
     not_run+=("privileged and end-to-end tests: they need root (network namespaces, eBPF, TCP_REPAIR)")
 fi
+
+check "clippy" linted
 
 # The harness counts as passed what could not be run.
 while read -r name; do

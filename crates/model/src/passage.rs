@@ -216,9 +216,9 @@ impl Passage {
     /// Returns whether a segment that meets a trap can be the sender's own: a blind segment wakes no pair, and is not
     /// kept either.
     fn is_plausible(&mut self, flow: &mut Flow, mode: Mode) -> bool {
-        let seg = self.segment;
+        let mut seg = self.segment;
         if !self.slotted || matches!(mode, Mode::Final | Mode::Freeze) {
-            return flow.check_segment(self.side, self.slotted, &seg, self.challenge) == Ok(true);
+            return flow.check_segment(self.side, self.slotted, &mut seg, self.challenge) == Ok(true);
         }
         let (from, to) = flow.legs(self.side);
         fits_window(from, seg.end())
@@ -245,7 +245,7 @@ impl Passage {
             .record(self.side)
             .is_some_and(|r| self.segment.end().after(r.rx_end));
         if self.fresh || (self.trapped && news) {
-            let admission = flow.check_segment(self.side, self.slotted, &self.segment, self.challenge);
+            let admission = flow.check_segment(self.side, self.slotted, &mut self.segment, self.challenge);
             return Next::Done(Outcome::of(admission.err().unwrap_or(Verdict::DropWindow)));
         }
         Next::Step(Step::Forward)

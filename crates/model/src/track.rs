@@ -104,17 +104,27 @@ pub(super) type Admission = Result<bool, Verdict>;
 
 /// Judges whether a segment of a spliced flow can be the sender's own (RFC 9293 section 3.10.7.4, RFC 5961):
 /// `check_against` of `admit.h`. `offered` is the edge up to which the sender may send. `challenge` tells whether a SYN
-/// may provoke a challenge now.
-fn check_against(rec: &Record, back: &Record, offered: Seq, seg: &Segment, challenge: bool) -> Admission {
+/// may provoke a challenge now, or a reset beyond the far end's window.
+fn check_against(rec: &Record, back: &Record, offered: Seq, seg: &mut Segment, challenge: bool) -> Admission {
     let acked = back.rx_ack + back.ack_off;
     let limit = offered + 1;
     if seg.has(flag::RST) {
-        let outside = seg.seq.before(acked - 1) || seg.seq.after(limit);
-        return if outside {
-            Err(Verdict::DropWindow)
-        } else {
-            Ok(false)
+        let edge = back.rx_edge + back.ack_off;
+        let has_room = edge.after(acked + 2);
+        let refused = match seg.seq {
+            seq if seq.before(acked - 1) || seq.after(acked + (65_535 << (back.wscale_out & 15))) => true,
+            seq if !seq.after(edge) => false,
+            seq if !has_room => seq.after(limit),
+            _ => !challenge,
         };
+        if refused {
+            return Err(Verdict::DropWindow);
+        }
+        if seg.seq.after(edge) && has_room {
+            let counts = edge - 1 == rec.end();
+            seg.seq = edge - if counts { 2 } else { 1 };
+        }
+        return Ok(false);
     }
     if seg.has(flag::SYN) {
         return if challenge {
@@ -193,7 +203,7 @@ impl Flow {
         &mut self,
         side: Side,
         slotted: bool,
-        seg: &Segment,
+        seg: &mut Segment,
         challenge: bool,
     ) -> Admission {
         let Some(rec) = self.record_at(side, slotted).copied() else {

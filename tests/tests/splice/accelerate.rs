@@ -109,17 +109,20 @@ fn a_bulk_stream_over_two_long_legs_stays_taken_over() {
             });
             while !busy.is_finished() {
                 thread::sleep(Duration::from_millis(50));
-                let accelerator = node.daemon.status().accelerator.unwrap();
+                let status = node.daemon.status();
+                // A stream at its end is not bulk any more, and may be released.
+                if status.relay_bytes_total > 8 << 20 {
+                    continue;
+                }
+                let accelerator = status.accelerator.unwrap();
                 let of_path = |reason: &str| reason != "own_buffers";
                 let released = accelerator.released_by_reason.into_iter();
                 let released: u64 = released.filter(|(r, _)| of_path(r)).map(|(_, n)| n).sum();
                 seen.push((accelerator.taken_over_total, released));
             }
         });
-        // A stream at its end is not bulk any more, and may be released.
-        let bulk = &seen[..seen.len().saturating_sub(10)];
-        assert!(bulk.len() > 10, "{seen:?}");
-        assert!(bulk.iter().all(|totals| *totals == (1, 0)), "{seen:?}");
+        assert!(seen.len() > 1, "{seen:?}");
+        assert!(seen.iter().all(|totals| *totals == (1, 0)), "{seen:?}");
         node.wait_status("the end", |s| s.accelerator.as_ref().unwrap().open == 0);
     }
 }

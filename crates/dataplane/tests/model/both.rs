@@ -6,6 +6,7 @@ use longsplice_core::seq::Seq;
 use longsplice_dataplane::{Event, EventKind, Framing, PerSide, Ran, Ring, Side};
 use longsplice_model::{
     self as machine, Finish, Freeze, Mode, Outcome, Passage, Placement, TakeOver, Transfer, Verdict, Wake,
+    flag,
 };
 
 use crate::{
@@ -178,7 +179,13 @@ impl Both {
         let ran = self.flow.ingress(side, &packet.bytes());
         let mut passage = Passage::new(machine_side(side), &s);
         // Only the kernel half has a clock.
-        if self.flow.plane.verdicts()["drop_syn"] != self.seen["drop_syn"] {
+        let now = self.flow.plane.verdicts();
+        let limited = if s.has(flag::RST) {
+            "drop_window"
+        } else {
+            "drop_syn"
+        };
+        if now[limited] != self.seen[limited] {
             passage = passage.unchallenged();
         }
         let outcome = passage.run(&mut self.machine);

@@ -99,8 +99,8 @@ fn a_reset_counts_only_at_the_next_byte() {
         (1, false, true),
         (u32::MAX, false, true), // one below: the far end may take it, behind its peer's FIN
         (1000, false, true),     // challenged by the far end
-        (window + 1, false, true),
-        (window + 2, false, false),
+        (window, false, true),
+        (1 << 30, false, false),
         (u32::MAX - 1, false, false),
         (1 << 31, false, false),
     ];
@@ -112,6 +112,31 @@ fn a_reset_counts_only_at_the_next_byte() {
         }
         let d = direction(flow, side);
         assert_eq!((d.fin, d.reset), (false, counts), "{offset}");
+    });
+}
+
+/// A sender that was offered more before is ahead of the window, and the far end would wait for it when it is gone.
+#[test]
+fn a_reset_beyond_the_window_is_moved_into_it_and_challenged_there() {
+    let window = Plan::default().granted[1];
+    each_of(&[window + 1, window + 2, 2 * window], |flow, side, &offset| {
+        let packet = segment(flow, side, RST, offset, 0);
+        let moved = segment(flow, side, RST, window - 1, 0);
+        let expected = flow.reference(side).translate(&moved).bytes();
+        flow.ingress_gives(side, &packet.bytes(), (REDIRECT, "forwarded", &expected));
+        assert!(!direction(flow, side).reset, "{offset}");
+        // Many of them cannot keep the far end busy.
+        let again = segment(flow, side, RST, offset, 0).bytes();
+        flow.ingress_gives(side, &again, (SHOT, "drop_window", &again));
+    });
+    // The number next to what was forwarded would count.
+    each(|flow, side| {
+        pass(flow, side, ACK, window - 101, 100);
+        let moved = segment(flow, side, RST, window - 2, 0);
+        let expected = flow.reference(side).translate(&moved).bytes();
+        let frame = segment(flow, side, RST, window + 9, 0).bytes();
+        flow.ingress_gives(side, &frame, (REDIRECT, "forwarded", &expected));
+        assert!(!direction(flow, side).reset);
     });
 }
 

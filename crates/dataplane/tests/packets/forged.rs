@@ -118,10 +118,9 @@ fn what_lies_beyond_the_window_is_dropped() {
             (edge + 1, 1, ACK | PSH),
             (edge + 1, 0, ACK | FIN),
             (edge - 8, 10, ACK | URG),
-            (edge + 2, 0, RST),
-            (edge + 2, 0, RST | ACK),
             (1 << 31, 0, ACK),
             (1 << 30, 100, RST),
+            (1 << 30, 0, RST | ACK),
         ] {
             let packet = Packet {
                 flags,

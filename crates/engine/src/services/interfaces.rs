@@ -12,7 +12,7 @@ use parking_lot::{Mutex, RwLock};
 use rtnetlink::{
     Handle, RouteMessageBuilder,
     packet_route::{
-        link::{LinkAttribute, LinkFlags, LinkLayerType},
+        link::{InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType},
         route::{RouteAddress, RouteAttribute},
     },
 };
@@ -28,23 +28,28 @@ struct Link {
     name: String,
     framing: Framing,
     is_up: bool,
+    /// Interface of this namespace that a macvlan stands on.
+    carrier: Option<u32>,
 }
 
 /// Present interfaces of this host.
 #[derive(Debug)]
 pub(crate) struct Links {
     by_index: HashMap<u32, Link>,
-    /// Those that a route leads to.
+    /// Those that a route leads to, and the carriers of macvlans among them.
     routed: Vec<u32>,
 }
 
 impl Links {
     /// Asks the kernel for its links and routes.
     pub(crate) async fn ask(handle: &Handle) -> Result<Links, rtnetlink::Error> {
-        Ok(Links {
-            by_index: links(handle).await?,
-            routed: routed(handle).await?,
-        })
+        let by_index = links(handle).await?;
+        let mut routed = routed(handle).await?;
+        // The kernel answers ARP for an address of the macvlan on its carrier, too: a peer may send its frames there
+        // at any time, and they would come to the sockets, past the programs.
+        let carriers = routed.iter().filter_map(|index| by_index.get(index)?.carrier);
+        routed.extend(carriers.collect::<Vec<_>>());
+        Ok(Links { by_index, routed })
     }
 
     /// Returns the names of the interfaces with Ethernet headers that are up, by index.
@@ -183,10 +188,33 @@ async fn links(handle: &Handle) -> Result<HashMap<u32, Link>, rtnetlink::Error> 
         });
         let index = link.header.index;
         if let (Some(name), Some(framing)) = (name, framing) {
-            found.insert(index, Link { name, framing, is_up });
+            let link = Link {
+                name,
+                framing,
+                is_up,
+                carrier: carrier_of(&link.attributes),
+            };
+            found.insert(index, link);
         }
     }
     Ok(found)
+}
+
+/// Returns the interface of the same namespace that a macvlan stands on.
+fn carrier_of(attributes: &[LinkAttribute]) -> Option<u32> {
+    let mut carrier = None;
+    let mut is_macvlan = false;
+    for attribute in attributes {
+        match attribute {
+            LinkAttribute::Link(index) => carrier = Some(*index),
+            LinkAttribute::LinkInfo(info) => {
+                is_macvlan |= info.contains(&LinkInfo::Kind(InfoKind::MacVlan));
+            }
+            LinkAttribute::LinkNetNsId(_) => return None,
+            _ => {}
+        }
+    }
+    carrier.filter(|_| is_macvlan)
 }
 
 /// Returns the interfaces that routes of either family and any table lead to, including those to our own addresses.
