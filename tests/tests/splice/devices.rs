@@ -35,7 +35,7 @@ fn move_address(net: &Line, device: &str) {
 
 /// Returns the MAC address of a device.
 fn mac_of(namespace: &Namespace, device: &str) -> String {
-    let mut show = namespace.command("ip");
+    let show = namespace.command("ip");
     let shown = show
         .args(["-br", "link", "show", "dev", device])
         .output()
