@@ -6,13 +6,23 @@
  * by their names (docs/decisions/0034). So a name keeps its meaning in all versions, as do the values of enum
  * ls_mode and enum ls_placement; a new meaning gets a new name. The fields of struct ls_meta up to
  * `lo_forwarding` keep their places.
+ *
+ * LS_OTHER_LAYOUT, a switch for tests alone, stands for another version: fields have other places, one is
+ * wider and one is new. Flows pass between daemons of both builds (tests/tests/splice/layouts.rs).
  */
 #ifndef LONGSPLICE_ABI_H
 #define LONGSPLICE_ABI_H
 
 #include <linux/types.h>
 
-#define LS_ABI_VERSION 9
+/* Numbers the layouts and meanings in this file. */
+enum ls_abi {
+#ifndef LS_OTHER_LAYOUT
+	LS_ABI_VERSION = 9,
+#else
+	LS_ABI_VERSION = 0x8009,
+#endif
+};
 
 /* Defines the unit of time in records: nanoseconds since boot >> LS_TICK_SHIFT, a tick of about 1.07 s. */
 #define LS_TICK_SHIFT 30
@@ -82,6 +92,12 @@ enum ls_successor {
  * over (papers' section III-B). The second half changes with the segments.
  */
 struct ls_record {
+#ifdef LS_OTHER_LAYOUT
+	__u64 tat;
+	__u32 burst, rate, trap, bytes_low, successor, mss;
+	__u16 bytes_high;
+	__u16 new_field[3];
+#endif
 	/* Added to a sequence number of the sender, gives that of the same byte toward the far end. */
 	__u32 seq_off;
 	__u32 ack_off;	 /* added to acknowledgements and SACK edges of the sender */
@@ -93,18 +109,21 @@ struct ls_record {
 	__u8 traits;	/* enum ls_trait */
 	__u8 placement; /* enum ls_placement */
 
-	__u8 seen;	  /* enum ls_seen */
+	__u8 seen; /* enum ls_seen */
+#ifndef LS_OTHER_LAYOUT
 	__u16 mss;	  /* MSS that the sender offered (RFC 9293 section 3.7.1), to rebuild its socket */
 	__u16 bytes_high; /* payload bytes translated: 2^32 times this, */
 	__u32 bytes_low;  /* plus this */
-	__u32 where;	  /* see enum ls_placement */
-	__u32 last_seen;  /* ticks */
-	__u32 serial;	  /* the flow's identity, the same in both directions */
-	__u32 rx_end;	  /* highest end of payload of the sender; its FIN (LS_SEEN_FIN) is not counted */
-	__u32 rx_ack;	  /* highest acknowledgement of the sender */
-	__u32 rx_edge;	  /* highest right edge of the window that the sender offers */
+#endif
+	__u32 where;	 /* see enum ls_placement */
+	__u32 last_seen; /* ticks */
+	__u32 serial;	 /* the flow's identity, the same in both directions */
+	__u32 rx_end;	 /* highest end of payload of the sender; its FIN (LS_SEEN_FIN) is not counted */
+	__u32 rx_ack;	 /* highest acknowledgement of the sender */
+	__u32 rx_edge;	 /* highest right edge of the window that the sender offers */
 	/* Highest TSval sent to the far end, by the sender or by a local socket, for PAWS. */
 	__u32 ts_high;
+#ifndef LS_OTHER_LAYOUT
 	/* Payload of the sender that ends here or beyond is not forwarded: the sockets come back. */
 	__u32 trap;
 	__u32 successor; /* enum ls_successor */
@@ -113,14 +132,20 @@ struct ls_record {
 	__u64 tat;
 	__u32 rate;  /* payload bytes of the sender per second; 0: no limit */
 	__u32 burst; /* bytes that may pass at once */
+#endif
 };
 
 /* Entry of a direction in the table. `key` is constant while the direction is in the table; `next` changes
  * only when its neighbor is removed. */
 struct ls_direction {
+#ifdef LS_OTHER_LAYOUT
+	struct ls_record rec;
+#endif
 	struct ls_tuple key;
 	__u32 next; /* next in the chain: 2 * flow + side + 1, or LS_LAST */
+#ifndef LS_OTHER_LAYOUT
 	struct ls_record rec;
+#endif
 };
 
 #define LS_LAST (~0U)
@@ -219,11 +244,16 @@ struct ls_leg {
 };
 
 struct ls_slot {
+#ifdef LS_OTHER_LAYOUT
+	struct ls_leg leg[2];
+#endif
 	__u32 mode;  /* enum ls_mode */
 	__u32 flags; /* enum ls_slot_flag */
 	__u32 serial;
-	__u32 barrier;	      /* atomically exchanged where the order of memory accesses matters */
+	__u32 barrier; /* atomically exchanged where the order of memory accesses matters */
+#ifndef LS_OTHER_LAYOUT
 	struct ls_leg leg[2]; /* LS_CLIENT, LS_SERVER */
+#endif
 };
 
 /* Bits of ls_handshake.withheld: what is taken out of the SYNs of a connecting socket, or out of
@@ -385,6 +415,7 @@ struct ls_inspections {
 
 /* Names every type above once, so that BTF has them all and Rust gets them from there. */
 struct ls_types {
+	enum ls_abi abi;
 	enum ls_mode mode;
 	enum ls_slot_flag slot_flag;
 	enum ls_trait trait;
@@ -409,9 +440,15 @@ struct ls_types {
 };
 
 _Static_assert(sizeof(struct ls_tuple) == 36, "a key of the map");
+#ifndef LS_OTHER_LAYOUT
 _Static_assert(sizeof(struct ls_record) == 80, "no padding");
 _Static_assert(sizeof(struct ls_flow) == 240, "no padding");
 _Static_assert(sizeof(struct ls_slot) == 384, "no padding");
+#else
+_Static_assert(sizeof(struct ls_record) == 88, "no padding");
+_Static_assert(sizeof(struct ls_flow) == 256, "no padding");
+_Static_assert(sizeof(struct ls_slot) == 400, "no padding");
+#endif
 _Static_assert(sizeof(struct ls_slot) % 8 == 0, "where the next one stands in the mapping");
 
 #endif

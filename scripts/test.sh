@@ -82,6 +82,10 @@ if ((EUID == 0)); then
     # fewer features, and nearly all of them would be built once more, in the middle of a test.
     LONGSPLICE_BIN=$(realpath --canonicalize-missing "${CARGO_TARGET_DIR:-target}/debug/longsplice")
     export LONGSPLICE_BIN
+    # The tests of upgrades run it. They would build it in their own time, and wait for the lint, which has the folder then.
+    LONGSPLICE_OTHER_LAYOUT_BIN=$(dirname "$LONGSPLICE_BIN")/examples/other_layout
+    export LONGSPLICE_OTHER_LAYOUT_BIN
+    check "the daemon with another layout" cargo build --quiet --workspace --example other_layout --features longsplice/other-layout
     timed=(-Z unstable-options --report-time)
     tests --workspace --lib --bins --tests -- "${timed[@]}"
     tests --workspace --doc

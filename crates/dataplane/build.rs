@@ -12,6 +12,10 @@ fn main() {
     println!("cargo::rerun-if-changed={}", bpf.display());
     println!("cargo::rerun-if-env-changed=CLANG");
     let clang = env::var("CLANG").unwrap_or_else(|_| "clang-16".into());
+    let layout = match env::var_os("CARGO_FEATURE_OTHER_LAYOUT") {
+        Some(_) => "-DLS_OTHER_LAYOUT",
+        None => "-ULS_OTHER_LAYOUT",
+    };
     for name in [
         "ask_ecn", "bare", "flow_ops", "forward", "inject", "inspect", "rules", "table", "xdp",
     ] {
@@ -23,6 +27,7 @@ fn main() {
                 "-Werror",
                 "-Wno-missing-declarations",
                 "-mcpu=v3",
+                layout,
                 &format!("-I/usr/include/{arch}-linux-gnu"),
             ])
             .build_and_generate(out.join(format!("{name}.skel.rs")))

@@ -37,7 +37,7 @@ pub mod switch;
 mod wait;
 
 pub use bed::{Bed, Policy, capture, emulated, veth_line};
-pub use binary::path as binary;
+pub use binary::{of_other_layout as other_layout, path as binary};
 pub use certificates::Certificate;
 pub use config::Config;
 pub use curl::curl;

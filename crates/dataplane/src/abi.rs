@@ -12,7 +12,7 @@ pub(crate) use types::{
 };
 
 /// Version of the layout: pinned maps carry it.
-pub const ABI_VERSION: u32 = 8;
+pub const ABI_VERSION: u32 = types::ls_abi::LS_ABI_VERSION.0;
 
 /// Marks plain old data that the kernel half reads and writes as bytes.
 ///
@@ -58,8 +58,13 @@ pod!(
 pub const FLOW_BYTES: usize = size_of::<ls_flow>() + size_of::<ls_buckets>();
 
 // Assert the sizes that bpf/abi.h asserts: a changed layout must be changed here, too.
-const _: () =
-    assert!(size_of::<ls_flow>() == 240 && size_of::<ls_slot>() == 384 && size_of::<ls_inspection>() == 96);
+const _: () = {
+    let (flow, slot) = match cfg!(feature = "other-layout") {
+        false => (240, 384),
+        true => (256, 400),
+    };
+    assert!(size_of::<ls_flow>() == flow && size_of::<ls_slot>() == slot && size_of::<ls_inspection>() == 96);
+};
 
 pub use longsplice_core::{
     family::Family,

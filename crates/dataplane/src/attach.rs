@@ -24,9 +24,12 @@ pub(crate) struct Programs {
 }
 
 /// Name of a hook, and its number for tcx links.
-type Hook = (&'static str, u32);
+pub(crate) type Hook = (&'static str, u32);
 const EGRESS: Hook = ("egress", libbpf_sys::BPF_TCX_EGRESS);
 const INGRESS: Hook = ("ingress", libbpf_sys::BPF_TCX_INGRESS);
+
+/// Hooks at which both programs stand.
+pub(crate) const HOOKS: [Hook; 2] = [EGRESS, INGRESS];
 
 /// Name of a pin of rules, beside "ingress" and "egress".
 const RULES: &str = "rules";

@@ -153,7 +153,7 @@ impl LegState {
                 ack: Offset::new(l.adj_ack),
             },
             scale_in: l.rec.scales & 15,
-            mss: l.rec.mss,
+            mss: l.rec.mss as _,
             sack: has(ls_trait::LS_SACK),
             timestamps: has(ls_trait::LS_TIMESTAMPS),
             ecn: has(ls_trait::LS_ECN),
@@ -207,7 +207,7 @@ pub(crate) fn start_leg(
             rx_ack: p.snd_una.raw(),
             rx_edge: p.peer_edge.raw(),
             ts_high: x.ts_high,
-            mss: x.mss,
+            mss: x.mss as _,
             ..Default::default()
         },
         key: x.leg.tuple(),

@@ -3,6 +3,7 @@
 
 mod abi;
 mod attach;
+mod attached;
 mod bare;
 mod clsact;
 mod dataplane;
@@ -83,6 +84,7 @@ mod withhold;
 mod xdp;
 
 pub use abi::{ABI_VERSION, FLOW_BYTES, Family, Leg, Mapping, Offset, PerSide, Seq, Side};
+pub use attached::before_instances;
 pub use bare::Framing;
 pub use dataplane::{Adopted, Alone, Dataplane};
 pub use error::Error;

@@ -85,7 +85,8 @@ fn query(ifindex: u32, kind: u32) -> io::Result<Vec<u32>> {
     Ok(ids)
 }
 
-fn open(id: u32) -> io::Result<OwnedFd> {
+/// Returns a descriptor of a program.
+pub(crate) fn open(id: u32) -> io::Result<OwnedFd> {
     // SAFETY: an integer.
     owned(unsafe { libbpf_sys::bpf_prog_get_fd_by_id(id) })
 }

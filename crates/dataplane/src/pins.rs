@@ -182,6 +182,12 @@ impl Pins {
         Ok(count)
     }
 
+    /// Finds the directories of all instances and generations that can be trusted.
+    pub(crate) fn all() -> Vec<Pins> {
+        let none = Path::new("");
+        generations::others(none).into_iter().map(Pins::at).collect()
+    }
+
     /// Finds the directories of other instances and generations that can be trusted.
     pub(crate) fn others(&self) -> Vec<Pins> {
         generations::others(&self.root)

@@ -41,6 +41,13 @@ pub enum MeasureError {
     Run(#[from] io::Error),
 }
 
+impl MeasureError {
+    /// Returns true if this kernel cannot run the programs: nothing can be spliced.
+    pub fn is_refusal(&self) -> bool {
+        matches!(self, MeasureError::Plane(PlaneError::Unsupported { .. }))
+    }
+}
+
 /// Measures the cost, which takes about a second, most of it to load the programs. Makes and removes pins of `instance`;
 /// no other process may use that name. Needs the privileges of splicing, and /sys/fs/bpf mounted.
 ///

@@ -26,6 +26,7 @@ mod interoperability;
 mod ipv6;
 mod kill_connect;
 mod layered;
+mod layouts;
 mod library;
 mod links;
 mod local;

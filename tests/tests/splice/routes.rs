@@ -47,16 +47,25 @@ fn a_neighbour_has_another_hardware_address() {
 
 /// Adds a second path between forwarder and server, with addresses of its own.
 fn second_way(net: &Line) {
-    let [_, forwarder, server] = net.names();
-    ip(
-        &net.forwarder,
-        &format!("link add f2 type veth peer name s2 netns {server}"),
+    further_link(net, &net.server, ["f2", "s2"], 3);
+}
+
+/// Adds a link between the forwarder and another node, with the addresses 198.18.N.2 and 198.18.N.1.
+fn further_link(net: &Line, peer: &Namespace, [ours, theirs]: [&str; 2], n: u8) {
+    let add = format!(
+        "link add {ours} type veth peer name {theirs} netns {}",
+        peer.name()
     );
-    let _ = forwarder;
-    ip(&net.forwarder, "addr add 198.18.3.2/24 dev f2");
-    ip(&net.server, "addr add 198.18.3.1/24 dev s2");
-    ip(&net.forwarder, "link set f2 up");
-    ip(&net.server, "link set s2 up");
+    ip(&net.forwarder, &add);
+    // A route cannot name a tentative IPv6 address.
+    let at_once = if net.family() == Family::V6 { "nodad" } else { "" };
+    for (node, device, host) in [(&net.forwarder, ours, 2), (peer, theirs, 1)] {
+        ip(
+            node,
+            &format!("addr add 198.18.{n}.{host}/24 dev {device} {at_once}"),
+        );
+        ip(node, &format!("link set {device} up"));
+    }
 }
 
 fn wait_watched(bed: &Bed, interface: &str) {
@@ -233,4 +242,55 @@ fn a_way_that_takes_longer_segments_than_before_does_not_offer_them_to_a_client_
     let mut pair = bed.connect_spliced("detached");
     pair.exchange(BYTES);
     pair.close();
+}
+
+/// A rule sends a leg over another link than the main table does, by its source address or by a port.
+#[test]
+fn a_rule_sends_a_leg_over_another_link() {
+    for (policy, state) in [
+        (Policy::ON_DEMAND, "detached"),
+        (Policy::ON_DEMAND_DORMANT, "dormant"),
+    ] {
+        for (leg, selector) in [
+            (1, "from 198.18.1.2"),
+            (1, "ipproto tcp sport 8080"),
+            (2, "from 198.18.2.2"),
+            (2, "ipproto tcp dport 7000"),
+        ] {
+            let net = veth_line("route-rule", Default::default());
+            let (peer, old) = match leg {
+                1 => (&net.client, "f0"),
+                _ => (&net.server, "f1"),
+            };
+            further_link(&net, peer, ["f2", "x2"], 3);
+            let family = if net.family() == Family::V6 { "-6" } else { "-4" };
+            let ours = |line: String| ip(&net.forwarder, &format!("{family} {line}"));
+            ours(format!(
+                "route add 198.18.{leg}.1/32 via 198.18.3.1 dev f2 table 100"
+            ));
+            ours(format!("rule add {selector} to 198.18.{leg}.1 lookup 100"));
+            // What leaves by the old link reaches no one.
+            ours(format!(
+                "neigh replace 198.18.{leg}.1 lladdr 02:00:00:00:00:99 nud permanent dev {old}"
+            ));
+            ip(
+                peer,
+                &format!("{family} route add 198.18.{leg}.2/32 via 198.18.3.2 dev x2"),
+            );
+            let bed = Bed::on(net, policy, |c| c);
+            wait_watched(&bed, "f2");
+            let mut pair = bed.connect();
+            for _ in 0..2 {
+                pair.exchange(BYTES);
+                bed.splice(&pair, state);
+                pair.exchange(BYTES);
+                bed.daemon.take_back(pair.client_port(), state);
+            }
+            pair.exchange(BYTES);
+            pair.close();
+            let status = bed.daemon.status();
+            assert_eq!(status.segments("drop_no_route"), 0, "{selector}: {status:?}");
+            assert_eq!(status.resumed_total, 2, "{selector}: {status:?}");
+        }
+    }
 }

@@ -6,7 +6,7 @@ use std::{
 };
 
 use libbpf_rs::libbpf_sys;
-use longsplice_dataplane::{Framing, Side};
+use longsplice_dataplane::{Framing, Side, before_instances};
 
 use crate::support::{
     flow::{Flow, Plan},
@@ -83,6 +83,8 @@ fn a_program_before_ours_stops_a_flow_and_is_seen() {
     };
     let before = || {
         let found = flow.plane.programs_before(ifindex).expect("told");
+        // The pins alone tell it, too.
+        assert_eq!(before_instances().get(&ifindex), Some(&found));
         found.into_iter().map(|f| (f.hook, f.name)).collect::<Vec<_>>()
     };
     assert!(passes() && before().is_empty());

@@ -48,6 +48,18 @@ impl Order {
     }
 }
 
+/// Reads which programs of others stand before those of any instance in this network namespace, whether its process runs or
+/// not. Returns a line for each such interface; `None` if no instance is attached to any.
+pub fn programs_before_instances() -> Option<Vec<String>> {
+    let all = longsplice_dataplane::before_instances();
+    let name = |index| nix::net::if_::if_indextoname(index).ok()?.into_string().ok();
+    let line = |(&index, before): (&u32, &Vec<Foreign>)| {
+        let name = name(index).filter(|_| !before.is_empty())?;
+        Some(format!("{name} {}", describe(before)))
+    };
+    (!all.is_empty()).then(|| all.iter().filter_map(line).collect())
+}
+
 fn describe(programs: &[Foreign]) -> String {
     let one = |p: &Foreign| format!("{}: {} (program {})", p.hook, p.name, p.id);
     programs.iter().map(one).collect::<Vec<_>>().join(", ")

@@ -23,6 +23,15 @@ pub struct Interface {
     pub point_to_point: bool,
 }
 
+/// Reason that no costs were measured.
+#[derive(Debug, Clone)]
+pub enum Unmeasured {
+    /// The programs cannot be loaded: nothing can be spliced.
+    Refused(String),
+    /// The measurement failed otherwise.
+    Failed(String),
+}
+
 /// Queries that the checks send to a machine.
 pub trait Env {
     /// Returns the text of a file.
@@ -42,9 +51,12 @@ pub trait Env {
     /// Returns the planned source ports, if they are known.
     fn source_ports(&self) -> Option<PortRange>;
     /// Returns the cost of a segment at tc and in XDP. Fails with the reason why it could not be measured.
-    fn segment_cost(&self) -> Result<SegmentCost, String>;
+    fn segment_cost(&self) -> Result<SegmentCost, Unmeasured>;
     /// Returns whether an interface's driver is known to support XDP with redirects.
     fn has_native_xdp(&self, interface: &str) -> bool;
+
+    /// Returns a line for each interface on which programs of others stand before ours; `None` if ours stand on none.
+    fn programs_before(&self) -> Option<Vec<String>>;
 
     /// Returns the trimmed text of a file that holds one value.
     fn value(&self, path: &str) -> io::Result<String> {
@@ -119,12 +131,19 @@ impl Env for Machine {
         self.source_ports
     }
 
-    fn segment_cost(&self) -> Result<SegmentCost, String> {
+    fn segment_cost(&self) -> Result<SegmentCost, Unmeasured> {
         let instance = format!("doctor-{}", std::process::id());
-        measure::segment_cost(&instance).map_err(|e| e.to_string())
+        measure::segment_cost(&instance).map_err(|error| match error.is_refusal() {
+            true => Unmeasured::Refused(error.to_string()),
+            false => Unmeasured::Failed(error.to_string()),
+        })
     }
 
     fn has_native_xdp(&self, interface: &str) -> bool {
         if_nametoindex(interface).is_ok_and(measure::has_native_xdp)
+    }
+
+    fn programs_before(&self) -> Option<Vec<String>> {
+        longsplice_engine::programs_before_instances()
     }
 }

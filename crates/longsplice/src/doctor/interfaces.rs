@@ -82,6 +82,26 @@ pub(super) fn offloads(env: &dyn Env) -> Vec<Finding> {
     findings
 }
 
+/// Looks at the programs of others where an instance is attached. Without one the order is not decided: ours come first
+/// when they are attached.
+pub(super) fn order(env: &dyn Env) -> Vec<Finding> {
+    match env.programs_before() {
+        None => Vec::new(),
+        Some(before) if before.is_empty() => {
+            vec![Finding::good("order", "no program of others stands before ours")]
+        }
+        Some(before) => {
+            let text = format!(
+                "programs of others stand before ours: if they accept or redirect packets, spliced flows stop: {}",
+                before.join("; ")
+            );
+            let remedy =
+                "attach them behind ours (tcx: BPF_F_AFTER), or leave the interface out (`interfaces`)";
+            vec![Finding::notice("order", text).mend(remedy)]
+        }
+    }
+}
+
 /// Returns findings about features with an unsuitable setting only.
 fn judge(name: &str, features: &str) -> Vec<Finding> {
     let on = |feature: &str| {

@@ -17,7 +17,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-pub use env::{Env, Interface, Machine};
+pub use env::{Env, Interface, Machine, Unmeasured};
 
 /// Result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -104,6 +104,7 @@ const CHECKS: &[Check] = &[
     privileges::descriptors,
     interfaces::usable,
     interfaces::offloads,
+    interfaces::order,
     speed::tc_or_xdp,
     sysctls::tcp_options,
     sysctls::source_ports,

@@ -1,6 +1,6 @@
 //! Compares the costs of a segment at tc and in XDP on this machine, and advises which to use on which interface.
 
-use super::{Env, Finding, Verdict, interfaces, mounts, privileges};
+use super::{Env, Finding, Unmeasured, Verdict, interfaces, mounts, privileges};
 
 /// Approximate number of segments in a super-packet of 64 kB, which GRO hands to tc as one.
 const MERGED: u32 = 44;
@@ -17,7 +17,8 @@ pub(super) fn tc_or_xdp(env: &dyn Env) -> Vec<Finding> {
     }
     let cost = match env.segment_cost() {
         Ok(cost) => cost,
-        Err(why) => {
+        Err(Unmeasured::Refused(why)) => return vec![Finding::missing("programs", why)],
+        Err(Unmeasured::Failed(why)) => {
             return vec![Finding::notice(
                 "xdp",
                 format!("tc and XDP were not compared: {why}"),

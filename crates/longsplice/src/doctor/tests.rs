@@ -13,8 +13,9 @@ struct Fake {
     nftables: Result<(), String>,
     source_ports: Option<PortRange>,
     /// Nanoseconds at tc and in XDP.
-    cost: Result<(u32, u32), String>,
+    cost: Result<(u32, u32), Unmeasured>,
     native_xdp: bool,
+    before: Option<Vec<String>>,
 }
 
 const CONFIG: &str =
@@ -76,6 +77,7 @@ impl Fake {
             source_ports: None,
             cost: Ok((80, 60)),
             native_xdp: true,
+            before: None,
         }
     }
 
@@ -118,11 +120,14 @@ impl Env for Fake {
     fn source_ports(&self) -> Option<PortRange> {
         self.source_ports
     }
-    fn segment_cost(&self) -> Result<SegmentCost, String> {
+    fn segment_cost(&self) -> Result<SegmentCost, Unmeasured> {
         self.cost.clone().map(|(tc, xdp)| SegmentCost { tc, xdp })
     }
     fn has_native_xdp(&self, _: &str) -> bool {
         self.native_xdp
+    }
+    fn programs_before(&self) -> Option<Vec<String>> {
+        self.before.clone()
     }
 }
 
@@ -196,7 +201,7 @@ fn tc_or_xdp_is_recommended_by_what_was_measured() {
     };
     assert!(says(no_driver).contains("use tc: no driver"));
     let failed = Fake {
-        cost: Err("no veth".into()),
+        cost: Err(Unmeasured::Failed("no veth".into())),
         ..Fake::good()
     };
     assert_eq!(
@@ -403,6 +408,39 @@ fn what_is_found_of_ipv6_is_said() {
 }
 
 #[test]
+fn a_kernel_that_refuses_the_programs_cannot_splice() {
+    let fake = Fake {
+        cost: Err(Unmeasured::Refused("the verifier refuses them".into())),
+        ..Fake::good()
+    };
+    assert!(!examine(&fake).splice_available);
+    assert_eq!(
+        complaints(&fake),
+        ["programs Missing the verifier refuses them → "]
+    );
+}
+
+#[test]
+fn programs_before_ours_are_told() {
+    let with = |before: &[&str]| Fake {
+        before: Some(before.iter().map(|&line| line.to_owned()).collect()),
+        ..Fake::good()
+    };
+    assert_eq!(complaints(&with(&[])), Vec::<String>::new());
+    let found = complaints(&with(&[
+        "eth0 ingress: cil_from_netdev (program 12)",
+        "eth1 egress: b (program 3)",
+    ]));
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].starts_with("order Notice"), "{found:?}");
+    assert!(
+        found[0].contains("cil_from_netdev (program 12); eth1 egress: b"),
+        "{found:?}"
+    );
+    assert!(found[0].contains("BPF_F_AFTER"), "{found:?}");
+}
+
+#[test]
 fn an_empty_machine_is_survived() {
     let fake = Fake {
         files: BTreeMap::new(),
@@ -410,8 +448,9 @@ fn an_empty_machine_is_survived() {
         repair: Err(String::new()),
         nftables: Err(String::new()),
         source_ports: None,
-        cost: Err("nothing was measured".into()),
+        cost: Err(Unmeasured::Failed("nothing was measured".into())),
         native_xdp: false,
+        before: None,
     };
     let report = examine(&fake);
     assert!(!report.splice_available);
