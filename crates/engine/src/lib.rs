@@ -93,4 +93,4 @@ pub use services::order::programs_before_instances;
 pub use services::{ports::connect_plainly, rules};
 pub use splicer::{OpenError, Splicer};
 pub use tie::Tie;
-pub use transparent::{handshake, intercept};
+pub use transparent::{handshake, intercept, notrack};

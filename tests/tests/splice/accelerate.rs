@@ -51,19 +51,20 @@ impl<N: std::ops::Deref<Target = Nodes>> Node<N> {
 
     /// Connects the client to the server, as if there was no node.
     pub(crate) fn connect(&self) -> Pair {
-        let pair = Pair::connect(
-            &self.net.client,
-            self.listener.local_addr().unwrap(),
-            &self.listener,
-        );
-        let (client, server) = (&pair.client.stream, &pair.server.stream);
-        assert_eq!(client.local_addr().unwrap(), server.peer_addr().unwrap());
-        pair
+        connect(&self.net.client, &self.listener)
     }
 
     pub(crate) fn wait_status(&self, what: &str, condition: impl Fn(&Status) -> bool) -> Status {
         self.daemon.wait_status(what, condition)
     }
+}
+
+/// Connects a client to a listener; both ends see each other's address.
+fn connect(client: &Namespace, listener: &TcpListener) -> Pair {
+    let pair = Pair::connect(client, listener.local_addr().unwrap(), listener);
+    let (client, server) = (&pair.client.stream, &pair.server.stream);
+    assert_eq!(client.local_addr().unwrap(), server.peer_addr().unwrap());
+    pair
 }
 
 pub(crate) fn long_path(name: &str) -> Emulated {
@@ -313,15 +314,24 @@ fn early_answers_may_be_limited_to_known_servers() {
     assert_eq!(connect().unwrap_err().kind(), ErrorKind::ConnectionRefused);
 }
 
-/// Server one hop further: the node that was the server is a router to it.
+/// End one hop further, with a listener: the node that was the server, or the client, is a router to it.
 pub(crate) struct Behind {
     listener: TcpListener,
-    _namespace: Namespace,
+    namespace: Namespace,
 }
 
 impl Behind {
-    /// Lays the further link; the router sends packets of at most `mtu` bytes over it.
+    /// Lays a further link behind the server; the router sends packets of at most `mtu` bytes over it.
     pub(crate) fn new(name: &str, net: &Nodes, mtu: u16) -> Behind {
+        Behind::router(name, net, (&net.server, net.server_addr), mtu)
+    }
+
+    /// Lays a further link before the client, like [`Behind::new`].
+    pub(crate) fn client(name: &str, net: &Nodes, mtu: u16) -> Behind {
+        Behind::router(name, net, (&net.client, net.client_addr), mtu)
+    }
+
+    fn router(name: &str, net: &Nodes, (router, address): (&Namespace, IpAddr), mtu: u16) -> Behind {
         let namespace = Namespace::new(&format!("{name}-behind")).unwrap();
         let run = |namespace: &Namespace, line: &str| {
             let mut words = line.split(' ');
@@ -332,7 +342,6 @@ impl Behind {
                 .unwrap();
             assert!(done.status.success(), "{line}: {done:?}");
         };
-        let router = &net.server;
         run(
             router,
             &format!("ip link add b0 type veth peer name b1 netns {}", namespace.name()),
@@ -349,23 +358,23 @@ impl Behind {
         run(&namespace, "ip route add default via 198.18.3.1");
         run(
             &net.forwarder,
-            &format!("ip route add 198.18.3.0/24 via {}", net.server_addr),
+            &format!("ip route add 198.18.3.0/24 via {address}"),
         );
         let listener = namespace
             .run(|| TcpListener::bind("198.18.3.2:7000"))
             .unwrap()
             .unwrap();
-        Behind {
-            listener,
-            _namespace: namespace,
-        }
+        Behind { listener, namespace }
     }
 
+    /// Connects a client to this end.
     pub(crate) fn connect(&self, client: &Namespace) -> Pair {
-        let pair = Pair::connect(client, self.listener.local_addr().unwrap(), &self.listener);
-        let (client, server) = (&pair.client.stream, &pair.server.stream);
-        assert_eq!(client.local_addr().unwrap(), server.peer_addr().unwrap());
-        pair
+        connect(client, &self.listener)
+    }
+
+    /// Connects this end to a server.
+    pub(crate) fn connect_to(&self, listener: &TcpListener) -> Pair {
+        connect(&self.namespace, listener)
     }
 }
 
@@ -642,41 +651,6 @@ fn queued(net: &Nodes, client_port: u16) -> u64 {
         }
     }
     queued
-}
-
-/// Drops what connection tracking finds invalid.
-const FIREWALL: &str = "
-table inet firewall {
-    chain in { type filter hook input priority 0
-        ct state invalid drop
-    }
-    chain out { type filter hook output priority 0
-        ct state invalid drop
-    }
-}";
-
-/// Takes a connection over behind a firewall and strict validation of sources, marks included.
-#[test]
-fn a_firewall_and_validated_sources_are_passed() {
-    let net = router("acc-wall");
-    let exempt = include_str!("../../../examples/accelerate.nft");
-    for rules in [exempt.replace("eth", "f"), FIREWALL.to_owned()] {
-        let done = net.forwarder.command("nft").args([rules]).output().unwrap();
-        assert!(done.status.success(), "{done:?}");
-    }
-    for name in ["rp_filter", "src_valid_mark"] {
-        let name = format!("net.ipv4.conf.all.{name}");
-        net.forwarder.sysctl(&name, "1").unwrap();
-    }
-    let node = Node::new(net, &[]);
-    let mut pair = node.connect();
-    pair.exchange(1 << 20);
-    let flow = node.daemon.wait_state(pair.client_port(), &["detached"]);
-    node.daemon.unsplice(flow.id).unwrap();
-    node.daemon.wait_state(pair.client_port(), &["relay"]);
-    pair.exchange(1 << 20);
-    assert_eq!(totals(&node.daemon.status()), (2, 1));
-    pair.close();
 }
 
 /// Writes its counters into the metrics; `[accelerate]` in a file does what the command does.

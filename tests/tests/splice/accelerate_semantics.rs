@@ -16,17 +16,17 @@ use crate::accelerate::{Behind, Node, long_path};
 
 /// State of a connection in its node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Depth {
+pub(crate) enum Depth {
     TakenOver,
     Released,
     Again,
 }
 
-const DEPTHS: [Depth; 3] = [Depth::TakenOver, Depth::Released, Depth::Again];
+pub(crate) const DEPTHS: [Depth; 3] = [Depth::TakenOver, Depth::Released, Depth::Again];
 
 impl Depth {
     /// Brings a connection there.
-    fn reach(self, node: &Node<Emulated>, pair: &mut Pair) {
+    pub(crate) fn reach(self, node: &Node<Emulated>, pair: &mut Pair) {
         pair.exchange_unevenly(1_000, 1_000);
         let port = pair.client_port();
         let flow = node.daemon.wait_state(port, &["relay"]);
@@ -157,10 +157,15 @@ fn keep_alives_are_answered() {
     }
 }
 
+/// Returns the number of packets that a router would have had to fragment, and must not.
+fn refused(router: &Namespace) -> i64 {
+    router.snmp().unwrap().get("Ip.FragFails")
+}
+
 /// A router behind the node tells who sends that packets are too long: the client, or the node. A node that knows the path
 /// does not release a connection whose legs differ by that, so each state has a node of its own.
 #[test]
-fn a_narrow_path_is_found_in_each_state() {
+fn a_narrow_path_to_the_server_is_found_in_each_state() {
     for depth in DEPTHS {
         println!("{depth:?}");
         let node = Node::new(long_path("acc-narrow"), &[]);
@@ -168,6 +173,22 @@ fn a_narrow_path_is_found_in_each_state() {
         let mut pair = behind.connect(&node.net.client);
         depth.reach(&node, &mut pair);
         pair.exchange_unevenly(500_000, 1_000);
+        assert!(refused(&node.net.server) > 0, "{depth:?}: no packet was too long");
+        pair.close();
+    }
+}
+
+/// A router before the node tells the server, or the node in its name, about packets to the client.
+#[test]
+fn a_narrow_path_to_the_client_is_found_in_each_state() {
+    for depth in DEPTHS {
+        println!("{depth:?}");
+        let node = Node::new(long_path("acc-narrow-back"), &[]);
+        let behind = Behind::client("acc-narrow-back", &node.net, 1300);
+        let mut pair = behind.connect_to(&node.listener);
+        depth.reach(&node, &mut pair);
+        pair.exchange_unevenly(1_000, 500_000);
+        assert!(refused(&node.net.client) > 0, "{depth:?}: no packet was too long");
         pair.close();
     }
 }

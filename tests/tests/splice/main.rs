@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails as the test does")]
 
 mod accelerate;
+mod accelerate_firewall;
 mod accelerate_paths;
 mod accelerate_semantics;
 mod alike;

@@ -9,7 +9,11 @@ use longsplice_repair::{Image, ImageOptions, Window, fit_receive_buffer, options
 use tokio::net::TcpStream;
 
 use super::Flow;
-use crate::kernel::{Kernel, held, packet::end_of_stream, socket::prepare_socket};
+use crate::kernel::{
+    Kernel, held,
+    packet::end_of_stream,
+    socket::{mark, prepare_socket},
+};
 
 /// Least window of a rebuilt socket, in bytes: its peer may have been promised next to nothing.
 const LEAST_WINDOW: u32 = 64 << 10;
@@ -120,7 +124,10 @@ fn build(flow: &Flow, states: &PerSide<LegState>) -> io::Result<PerSide<TcpStrea
         return Err(io::Error::new(io::ErrorKind::NotFound, "the flow is ending"));
     }
     let places = PerSide::from_fn(|side| place(&states[side], &states[side.other()]));
-    let sockets = PerSide::try_from_fn(|side| build_one(flow.legs()[side], &states[side], &places[side]))?;
+    let legs = flow.legs();
+    // Connection tracking takes such legs for one connection.
+    let is_alike = (legs.client.peer, legs.client.local) == (legs.server.local, legs.server.peer);
+    let sockets = PerSide::try_from_fn(|side| build_one(legs[side], &states[side], &places[side], is_alike))?;
     flow.slot().set_sockets(places);
     flow.slot().set_keeping(true);
     let PerSide {
@@ -145,7 +152,7 @@ fn place(x: &LegState, o: &LegState) -> Sockets {
     }
 }
 
-fn build_one(leg: Leg, x: &LegState, place: &Sockets) -> io::Result<StdStream> {
+fn build_one(leg: Leg, x: &LegState, place: &Sockets, is_marked: bool) -> io::Result<StdStream> {
     let offered = x.rx_edge.bytes_since(place.send_next);
     let image = Image {
         local: leg.local,
@@ -168,6 +175,9 @@ fn build_one(leg: Leg, x: &LegState, place: &Sockets) -> io::Result<StdStream> {
         },
     };
     let socket = StdStream::from(thaw(&image)?);
+    if is_marked {
+        mark(&socket)?;
+    }
     prepare_socket(&socket)?;
     options::set_keepalive(&socket, false)?;
     Ok(socket)

@@ -13,15 +13,25 @@ use std::{
 use longsplice_dataplane::{Leg, LegState};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::packet::{FLAG_ACK, Segment, window_field};
+use super::{
+    packet::{FLAG_ACK, Segment, window_field},
+    socket::mark,
+};
 
 /// Leaves the IP header to us, in both families: the kernel sets `IP_HDRINCL` for this protocol (`inet_create`,
 /// `inet6_create`).
 const IPPROTO_RAW: i32 = 255;
 
-/// Holds a raw socket for each family.
+/// Holds raw sockets for announcements, and marked ones for segments in the name of marked sockets.
 #[derive(Debug)]
 pub(crate) struct Announcer {
+    plain: RawSockets,
+    marked: RawSockets,
+}
+
+/// Holds a raw socket for each family.
+#[derive(Debug)]
+struct RawSockets {
     v4: Socket,
     /// Absent on a machine without IPv6.
     v6: Option<Socket>,
@@ -30,9 +40,13 @@ pub(crate) struct Announcer {
 impl Announcer {
     /// Opens the sockets. Needs CAP_NET_RAW.
     pub(crate) fn open() -> io::Result<Announcer> {
+        let marked = RawSockets::open()?;
+        for socket in [Some(&marked.v4), marked.v6.as_ref()].into_iter().flatten() {
+            mark(socket)?;
+        }
         Ok(Announcer {
-            v4: raw(Domain::IPV4)?,
-            v6: raw(Domain::IPV6).ok(),
+            plain: RawSockets::open()?,
+            marked,
         })
     }
 
@@ -43,6 +57,24 @@ impl Announcer {
 
     /// Sends a packet, from its IP header on, by the route to this address.
     pub(crate) fn send(&self, to: IpAddr, packet: &[u8]) -> io::Result<()> {
+        self.plain.send(to, packet)
+    }
+
+    /// Sends a packet like [`Announcer::send`], with [`MARK`](super::socket::MARK).
+    pub(crate) fn send_marked(&self, to: IpAddr, packet: &[u8]) -> io::Result<()> {
+        self.marked.send(to, packet)
+    }
+}
+
+impl RawSockets {
+    fn open() -> io::Result<RawSockets> {
+        Ok(RawSockets {
+            v4: raw(Domain::IPV4)?,
+            v6: raw(Domain::IPV6).ok(),
+        })
+    }
+
+    fn send(&self, to: IpAddr, packet: &[u8]) -> io::Result<()> {
         let socket = match to {
             IpAddr::V4(_) => &self.v4,
             IpAddr::V6(_) => self.v6.as_ref().ok_or(io::ErrorKind::Unsupported)?,

@@ -13,7 +13,8 @@ use std::{
 use longsplice_dataplane::{Leg, PerSide, Side};
 use nix::libc::ENOENT;
 use parking_lot::Mutex;
-use rtnetlink::sys::{Socket, SocketAddr as NetlinkAddr, protocols::NETLINK_NETFILTER};
+
+use super::netfilter::{Message, NLM_F_ACK, NLM_F_CREATE, Netfilter, attribute, nested};
 
 /// Number of connections that are tracked in this namespace; without the file, there is no tracking.
 const COUNT: &str = "/proc/sys/net/netfilter/nf_conntrack_count";
@@ -21,15 +22,8 @@ const COUNT: &str = "/proc/sys/net/netfilter/nf_conntrack_count";
 /// Lifetime of an entry that is made here, in seconds. Its first packet replaces it by the lifetime of its state.
 const TIMEOUT: u32 = 300;
 
-// linux/netlink.h
-const NLM_F_REQUEST: u16 = 0x01;
-const NLM_F_ACK: u16 = 0x04;
-const NLM_F_CREATE: u16 = 0x400;
-const NLMSG_ERROR: u16 = 2;
-const HEADER: usize = 16;
-
-// linux/netfilter/nfnetlink.h, nfnetlink_conntrack.h: subsystem 1, message 0.
-const IPCTNL_MSG_CT_NEW: u16 = 1 << 8;
+/// `NFNL_SUBSYS_CTNETLINK`, `IPCTNL_MSG_CT_NEW` (linux/netfilter/nfnetlink.h, nfnetlink_conntrack.h).
+const NEW_CONNECTION: (u8, u8) = (1, 0);
 const CTA_TUPLE_ORIG: u16 = 1;
 const CTA_TUPLE_REPLY: u16 = 2;
 const CTA_STATUS: u16 = 3;
@@ -50,7 +44,7 @@ const LARGEST_SCALE: u8 = 14;
 /// Socket to the kernel's table of tracked connections.
 #[derive(Debug, Default)]
 pub(crate) struct Conntrack {
-    socket: Mutex<Option<Socket>>,
+    socket: Mutex<Option<Netfilter>>,
     /// True if a connection was tracked at some time: rules may still depend on entries that have expired.
     tracks: AtomicBool,
     /// True if the kernel refuses such messages from us.
@@ -88,7 +82,7 @@ impl Conntrack {
         if tracks {
             // Ask for a connection that cannot exist (RFC 5737): ENOENT shows that the kernel has looked for it.
             let nowhere = [1, 2].map(|host| SocketAddr::from(([192, 0, 2, host], 1)));
-            let answer = self.ask(&message(nowhere, false), NLM_F_ACK);
+            let answer = self.ask(&message(nowhere, false));
             self.note(answer.err().filter(|e| e.raw_os_error() != Some(ENOENT)).as_ref());
             self.tracks.store(true, Ordering::Relaxed);
         }
@@ -109,58 +103,24 @@ impl Conntrack {
     }
 
     fn tell(&self, ends: [SocketAddr; 2]) -> io::Result<()> {
-        match self.ask(&message(ends, false), NLM_F_ACK) {
+        match self.ask(&message(ends, false)) {
             // The entry has expired, or the operator's rules do not track it; in the latter case a new entry does no
             // harm.
-            Err(e) if e.raw_os_error() == Some(ENOENT) => {
-                match self.ask(&message(ends, true), NLM_F_ACK | NLM_F_CREATE) {
-                    Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-                    made => made,
-                }
-            }
+            Err(e) if e.raw_os_error() == Some(ENOENT) => match self.ask(&message(ends, true)) {
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+                made => made,
+            },
             told => told,
         }
     }
 
-    fn ask(&self, body: &[u8], flags: u16) -> io::Result<()> {
+    fn ask(&self, message: &[u8]) -> io::Result<()> {
         let mut socket = self.socket.lock();
         let open = match &mut *socket {
             Some(open) => open,
-            none => none.insert(connect()?),
+            none => none.insert(Netfilter::open()?),
         };
-        let answer = exchange(open, body, flags);
-        if answer.is_err() {
-            // Drop the socket: a late answer must not be taken for the next message's.
-            *socket = None;
-        }
-        match answer? {
-            0 => Ok(()),
-            error => Err(io::Error::from_raw_os_error(error)),
-        }
-    }
-}
-
-fn connect() -> io::Result<Socket> {
-    let mut socket = Socket::new(NETLINK_NETFILTER)?;
-    socket.bind_auto()?;
-    socket.connect(&NetlinkAddr::new(0, 0))?;
-    Ok(socket)
-}
-
-/// Sends a message and returns its answer: 0, or an error number. The kernel answers before the send returns.
-fn exchange(socket: &Socket, body: &[u8], flags: u16) -> io::Result<i32> {
-    let length = u32::try_from(HEADER + body.len()).map_err(io::Error::other)?;
-    let mut bytes = length.to_ne_bytes().to_vec();
-    bytes.extend(IPCTNL_MSG_CT_NEW.to_ne_bytes());
-    bytes.extend((NLM_F_REQUEST | flags).to_ne_bytes());
-    bytes.extend([0; 8]);
-    bytes.extend(body);
-    socket.send(&bytes, 0)?;
-    let (answer, _) = socket.recv_from_full()?;
-    let kind = answer.get(4..6).map(|b| u16::from_ne_bytes([b[0], b[1]]));
-    match (kind, answer.get(HEADER..HEADER + 4)) {
-        (Some(NLMSG_ERROR), Some(b)) => Ok(-i32::from_ne_bytes([b[0], b[1], b[2], b[3]])),
-        _ => Err(io::ErrorKind::InvalidData.into()),
+        open.ask(message)
     }
 }
 
@@ -178,9 +138,7 @@ fn message(ends: [SocketAddr; 2], anew: bool) -> Vec<u8> {
         IpAddr::V4(_) => nix::libc::AF_INET,
         IpAddr::V6(_) => nix::libc::AF_INET6,
     };
-    // struct nfgenmsg: its version is 0, and its last field has no meaning here.
-    let mut body = vec![family as u8, 0, 0, 0];
-    body.extend(tuple(CTA_TUPLE_ORIG, ends));
+    let mut body = tuple(CTA_TUPLE_ORIG, ends);
     let mask = if anew {
         FLAG_BE_LIBERAL | FLAG_WINDOW_SCALE
     } else {
@@ -201,7 +159,14 @@ fn message(ends: [SocketAddr; 2], anew: bool) -> Vec<u8> {
         body.extend(attribute(CTA_STATUS, &STATUS.to_be_bytes()));
         body.extend(attribute(CTA_TIMEOUT, &TIMEOUT.to_be_bytes()));
     }
-    body
+    let message = Message {
+        kind: NEW_CONNECTION,
+        flags: if anew { NLM_F_ACK | NLM_F_CREATE } else { NLM_F_ACK },
+        family: family as u8,
+        resource: 0,
+        attributes: &body,
+    };
+    message.bytes()
 }
 
 fn tuple(kind: u16, [from, to]: [SocketAddr; 2]) -> Vec<u8> {
@@ -225,38 +190,25 @@ fn tuple(kind: u16, [from, to]: [SocketAddr; 2]) -> Vec<u8> {
     )
 }
 
-fn nested(kind: u16, attributes: &[u8]) -> Vec<u8> {
-    attribute(kind | nix::libc::NLA_F_NESTED as u16, attributes)
-}
-
-/// Encodes a netlink attribute: its length, its kind, its value, and padding to a multiple of four.
-fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
-    let mut bytes = (4 + value.len() as u16).to_ne_bytes().to_vec();
-    bytes.extend(kind.to_ne_bytes());
-    bytes.extend(value);
-    bytes.resize(bytes.len().next_multiple_of(4), 0);
-    bytes
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn attributes_begin_at_multiples_of_four() {
-        assert_eq!(attribute(2, &[7]), [5, 0, 2, 0, 7, 0, 0, 0]);
+    fn a_message_says_how_long_it_is() {
         for ends in [
             ["192.0.2.1:1", "192.0.2.2:80"],
             ["[2001:db8::1]:1", "[2001:db8::2]:80"],
         ] {
             let ends = ends.map(|end| end.parse().unwrap());
             for anew in [false, true] {
-                let (body, mut at) = (message(ends, anew), 4);
-                while at < body.len() {
-                    let length = usize::from(u16::from_ne_bytes([body[at], body[at + 1]]));
+                let bytes = message(ends, anew);
+                let (length, mut at) = (u32::from_ne_bytes(*bytes.first_chunk().unwrap()), 20);
+                while at < bytes.len() {
+                    let length = usize::from(u16::from_ne_bytes([bytes[at], bytes[at + 1]]));
                     at += length.next_multiple_of(4);
                 }
-                assert_eq!(at, body.len());
+                assert_eq!((at, length as usize), (bytes.len(), bytes.len()));
             }
         }
     }

@@ -5,10 +5,22 @@ use std::{
     os::fd::{AsFd, OwnedFd},
 };
 
-use longsplice_dataplane::PerSide;
+use longsplice_dataplane::{PerSide, rules::Mark};
 use longsplice_repair::{close_silently, options};
 use socket2::SockRef;
 use tokio::net::TcpStream;
+
+/// Bits of `skb->mark` by which the routing rule finds packets for this host, and by which segments of taken-over connections are
+/// exempted from connection tracking. (The other bits are the user's.)
+pub(crate) const MARK: Mark = Mark {
+    value: 0x4c00_0000,
+    mask: 0xff00_0000,
+};
+
+/// Marks what a socket sends ([`MARK`]). Routing rules do not find it: they name the interface at which a packet came in.
+pub(crate) fn mark(socket: impl AsFd) -> io::Result<()> {
+    SockRef::from(&socket.as_fd()).set_mark(MARK.value)
+}
 
 /// Returns `SO_COOKIE` of two sockets: no two sockets of a machine have the same.
 pub(crate) fn cookies(client: &TcpStream, server: &TcpStream) -> io::Result<PerSide<u64>> {

@@ -19,6 +19,7 @@ use longsplice_core::{
 };
 use longsplice_dataplane::{Dataplane, Leg};
 use longsplice_repair::{options, set_initial_sequence};
+use socket2::SockRef;
 use tokio::net::{TcpSocket, TcpStream};
 
 use crate::services::{
@@ -109,6 +110,7 @@ impl SourcePorts {
                 local,
                 foreign: from.is_some(),
                 initial_sequence: None,
+                mark: 0,
             };
             let done = connect_from(origin, target, by.say_less(request)).await;
             let refused = done.as_ref().is_err_and(is_refused);
@@ -220,6 +222,8 @@ pub(crate) struct Origin {
     pub(crate) foreign: bool,
     /// Sequence number of the SYN; `None` lets the kernel choose.
     pub(crate) initial_sequence: Option<Seq>,
+    /// Mark of what the socket sends (`SO_MARK`).
+    pub(crate) mark: u32,
 }
 
 /// Connects from an origin. The socket resets on close.
@@ -235,6 +239,9 @@ pub(crate) async fn connect_from(
         options::set_transparent(&socket, true)?;
     }
     socket.bind(origin.local)?;
+    if origin.mark != 0 {
+        SockRef::from(&socket).set_mark(origin.mark)?;
+    }
     if let Some(iss) = origin.initial_sequence {
         set_initial_sequence(&socket, iss)?;
     }

@@ -34,8 +34,8 @@ impl Splicer {
     /// numbers on both legs (papers' section III-F; docs/decisions/0016). If that port is in use toward the target, takes
     /// another one, like [`Splicer::connect_as_client`].
     ///
-    /// A connection tracker between the two, such as that of nftables on this host, takes both legs for one connection:
-    /// there must be none.
+    /// The connection tracker of this host takes both legs for one connection: there must be none, or the client's socket is one of
+    /// an accelerator, whose mark the server's gets, too ([`Notrack`](crate::notrack::Notrack)).
     ///
     /// # Errors
     /// Returns those of [`Splicer::connect_as_client`].

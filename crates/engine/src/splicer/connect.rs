@@ -113,6 +113,7 @@ impl Splicer {
                             local: (from, 0).into(),
                             foreign: true,
                             initial_sequence: None,
+                            mark: 0,
                         };
                         ports::connect_from(origin, target, Request::default()).await
                     }

@@ -6,6 +6,7 @@ use std::{io, net::SocketAddr, os::fd::BorrowedFd};
 use longsplice_core::seq::Seq;
 use longsplice_dataplane::{Dataplane, Leg};
 use longsplice_repair::tcp_info;
+use socket2::SockRef;
 use tokio::net::TcpStream;
 
 use crate::{
@@ -19,7 +20,7 @@ use crate::{
 /// Attempts to read a socket's state: bytes may come between two reads.
 const ATTEMPTS: u32 = 8;
 
-/// Connects to `target` with as much of the client's identity as possible. Returns `None` if the client's port is not
+/// Connects to `target` with as much of the client's identity as possible, and with the mark of its socket. Returns `None` if the client's port is not
 /// free: another flow to the target uses it, or another socket of this host has it.
 pub(crate) async fn connect(
     plane: &Dataplane,
@@ -37,6 +38,7 @@ pub(crate) async fn connect(
         local,
         foreign: true,
         initial_sequence: initial_sequence(plane, client, Leg::new(addresses.peer, addresses.local)),
+        mark: SockRef::from(&client).mark().unwrap_or_default(),
     };
     match connect_from(origin, target, request).await {
         Err(e) if is_taken(&e) => None,

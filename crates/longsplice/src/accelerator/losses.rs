@@ -137,6 +137,7 @@ impl Accelerator {
             if self.closing.load(Ordering::Relaxed) {
                 return;
             }
+            self.notrack.look();
             for (id, released) in self.lossy() {
                 self.take_over_again(id, released).await;
             }

@@ -29,6 +29,7 @@ use std::{
 use longsplice_engine::{
     Acceleration, Ended, FlowHandle, Pair, PerSide, Returned, Side, Splicer, Trap, Until,
     handshake::{Confirmed, EarlyClient, Handshakes, KnownServers, Opened, Taken},
+    notrack::Notrack,
     policy::SplicePolicy,
     reason::{RelayReason, SpliceReason},
     rules::{RulePacket, RulePackets, RulesError},
@@ -71,6 +72,7 @@ pub struct Accelerator {
     counts: Counts,
     distances: Mutex<Distances>,
     passed: Mutex<PassedList>,
+    notrack: Notrack,
     /// Connections that were released.
     released: Mutex<ReleasedTable>,
     /// Taken-over connections that a task carries.
@@ -92,14 +94,18 @@ impl Accelerator {
     /// [`RulesError`] if this splicer cannot have rules.
     pub(crate) fn start(
         config: AccelerateConfig,
+        instance: &str,
         shared: &Arc<Shared>,
     ) -> Result<Arc<Accelerator>, RulesError> {
         let packets = shared.splicer.rule_packets()?;
+        let notrack = Notrack::new(&shared.splicer, instance, config.interfaces());
+        notrack.look();
         let accelerator = Arc::new(Accelerator {
             interfaces: Interfaces::new(&config),
             config,
             shared: Arc::clone(shared),
             buffers: Buffers::default(),
+            notrack,
             counts: Counts::default(),
             distances: Mutex::default(),
             passed: Mutex::default(),
@@ -170,7 +176,7 @@ impl Accelerator {
                     self.pass_through((client, server), PassReason::Asymmetric);
                 }
             }
-            Ok(None) => {}
+            Ok(None) => self.notrack.look(),
             Err(error) => {
                 self.counts.passed_through(PassReason::System);
                 tracing::debug!(%error, "a handshake could not be completed: its ends try again");

@@ -11,8 +11,8 @@ const SMALL_POOL: u64 = 256 << 20;
 /// Size of a page, the unit of `tcp_mem`, in bytes.
 const PAGE: u64 = 4096;
 
-/// Keeps connections between the two sides out of connection tracking.
-const NOTRACK: &str = "nft -f examples/accelerate.nft, with the interfaces of both sides in it";
+/// Exempts taken-over connections from connection tracking without nftables.
+const NOTRACK: &str = "for CHAIN in PREROUTING OUTPUT; do iptables -t raw -A $CHAIN -m mark --mark 0x4c000000/0xff000000 -j CT --notrack; done";
 
 pub(super) fn forwarding(env: &dyn Env) -> Vec<Finding> {
     let is_off = |path: &str| env.value(path).is_ok_and(|value| value == "0");
@@ -37,9 +37,22 @@ pub(super) fn tracking(env: &dyn Env) -> Vec<Finding> {
     if !env.exists("/proc/sys/net/netfilter/nf_conntrack_max") {
         return vec![Finding::good("notrack", "no connection tracking")];
     }
-    let text = "connection tracking sees both legs of a taken-over connection as one, and finds their segments invalid: a firewall \
-                that drops those (`ct state invalid`, input or output) breaks the connection. Exempt the interfaces of both sides";
-    vec![Finding::notice("notrack", text).mend(NOTRACK)]
+    let finding = match env.probe_nftables() {
+        Ok(()) => Finding::good(
+            "notrack",
+            "the daemon exempts taken-over connections from connection tracking; a firewall that drops by default must accept them: \
+             `meta mark & 0xff000000 == 0x4c000000 accept` in its chains `input` and `output`",
+        ),
+        Err(error) => Finding::notice(
+            "notrack",
+            format!(
+                "nftables cannot be used ({error}), by which the daemon exempts taken-over connections from connection tracking: that \
+                 sees both legs as one connection, and a firewall that drops what is invalid breaks it"
+            ),
+        )
+        .mend(NOTRACK),
+    };
+    vec![finding]
 }
 
 pub(super) fn congestion(env: &dyn Env) -> Vec<Finding> {

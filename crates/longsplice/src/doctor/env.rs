@@ -2,7 +2,10 @@
 
 use std::{fs, io, path::Path, process::Command};
 
-use longsplice_engine::measure::{self, SegmentCost};
+use longsplice_engine::{
+    measure::{self, SegmentCost},
+    notrack,
+};
 use nix::net::if_::{InterfaceFlags, if_nametoindex};
 
 use crate::address::PortRange;
@@ -43,6 +46,8 @@ pub trait Env {
     fn run(&self, program: &str, args: &[&str]) -> io::Result<String>;
     /// Checks whether a socket can be put into repair mode. Fails with the error of the system.
     fn probe_repair(&self) -> Result<(), String>;
+    /// Checks whether nftables can be used. Fails with the error of the system.
+    fn probe_nftables(&self) -> Result<(), String>;
     /// Returns the planned source ports, if they are known.
     fn source_ports(&self) -> Option<PortRange>;
     /// Returns the cost of a segment at tc and in XDP. Fails with the reason why it could not be measured.
@@ -116,6 +121,10 @@ impl Env for Machine {
 
     fn probe_repair(&self) -> Result<(), String> {
         longsplice_repair::probe_repair().map_err(|e| e.to_string())
+    }
+
+    fn probe_nftables(&self) -> Result<(), String> {
+        notrack::probe().map_err(|e| e.to_string())
     }
 
     fn source_ports(&self) -> Option<PortRange> {

@@ -10,6 +10,7 @@ struct Fake {
     files: BTreeMap<String, String>,
     interfaces: Vec<Interface>,
     repair: Result<(), String>,
+    nftables: Result<(), String>,
     source_ports: Option<PortRange>,
     /// Nanoseconds at tc and in XDP.
     cost: Result<(u32, u32), Unmeasured>,
@@ -72,6 +73,7 @@ impl Fake {
                 .collect(),
             interfaces: vec![interface("eth0", 1), interface("lo", 772)],
             repair: Ok(()),
+            nftables: Ok(()),
             source_ports: None,
             cost: Ok((80, 60)),
             native_xdp: true,
@@ -111,6 +113,9 @@ impl Env for Fake {
     }
     fn probe_repair(&self) -> Result<(), String> {
         self.repair.clone()
+    }
+    fn probe_nftables(&self) -> Result<(), String> {
+        self.nftables.clone()
     }
     fn source_ports(&self) -> Option<PortRange> {
         self.source_ports
@@ -352,8 +357,20 @@ fn each_fault_of_an_accelerator_is_found_alone_and_only_where_it_is_asked_for() 
         assert_eq!(complaints(&fake), Vec::<String>::new(), "{says}");
     }
     let tracked = Fake::good().with("/proc/sys/net/netfilter/nf_conntrack_max", "1");
-    let found = told(examine_accelerator(&tracked));
-    assert!(found.iter().any(|f| f.starts_with("notrack Notice")), "{found:?}");
+    let of_it = |fake: &Fake| {
+        let mut found = told(examine_accelerator(fake));
+        found.retain(|finding| finding.starts_with("notrack "));
+        found
+    };
+    assert_eq!(of_it(&tracked), Vec::<String>::new());
+    let refused = Fake {
+        nftables: Err("Operation not permitted".into()),
+        ..tracked
+    };
+    let found = of_it(&refused);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].starts_with("notrack Notice"), "{found:?}");
+    assert!(found[0].contains("(Operation not permitted)"), "{found:?}");
 }
 
 #[test]
@@ -429,6 +446,7 @@ fn an_empty_machine_is_survived() {
         files: BTreeMap::new(),
         interfaces: Vec::new(),
         repair: Err(String::new()),
+        nftables: Err(String::new()),
         source_ports: None,
         cost: Err(Unmeasured::Failed("nothing was measured".into())),
         native_xdp: false,

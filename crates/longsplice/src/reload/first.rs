@@ -88,7 +88,7 @@ impl InForce {
         // Set the rules last: the listeners that they deliver to accept by now, and handshakes are read.
         let accelerate = config.accelerate.clone();
         let accelerator = accelerate
-            .map(|accelerate| Accelerator::start(accelerate, &shared))
+            .map(|accelerate| Accelerator::start(accelerate, config.instance.as_str(), &shared))
             .transpose()
             .map_err(SetupError::from)?;
         let rules = Arc::new(RuleManager::set_up(&config, &shared.splicer).await?);

@@ -15,13 +15,13 @@ use std::{
 use longsplice_core::rules::{MAX_ENTRIES, Program, compile};
 use longsplice_dataplane::{
     Dataplane, Leg,
-    rules::{Counters, Mark, Rules},
+    rules::{Counters, Rules},
 };
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use self::spliced::SplicedFlows;
-use crate::kernel::ring::Ring;
+use crate::kernel::{ring::Ring, socket::MARK};
 
 pub use longsplice_core::rules::{
     Action, CompileError, Family, Flags, MAX_TEXT, Match, Network, ParseFlagsError, ParseNetworkError,
@@ -36,12 +36,6 @@ pub use longsplice_dataplane::rules::RulePacket;
 pub fn check(rules: &[Rule]) -> Result<(), CompileError> {
     compile(rules).map(drop)
 }
-
-/// Bits of `skb->mark` by which the routing rule finds packets for this host. (The others are the user's.)
-pub(crate) const MARK: Mark = Mark {
-    value: 0x4c00_0000,
-    mask: 0xff00_0000,
-};
 
 const LOOPBACK: &str = "lo";
 

@@ -30,7 +30,10 @@ use self::{
 };
 use crate::{
     FlowHandle, Splicer,
-    kernel::packet::{FLAG_ACK, Segment},
+    kernel::{
+        announce::Announcer,
+        packet::{FLAG_ACK, Segment},
+    },
     services::rules::{Action, Match, Network, Ports, Rule, RulePacket},
 };
 pub use known_servers::KnownServers;
@@ -267,20 +270,21 @@ impl Handshakes {
         let ends = (syn.from, syn.to);
         if let Some(known) = self.pending.get_mut(&ends).filter(|p| p.syn.seq == syn.seq) {
             known.repeated = true;
-            let (to, packet) = match &mut known.stage {
-                Stage::Passed => return self.splicer.let_in(packet).map(|()| None),
+            match &mut known.stage {
+                Stage::Passed => self.splicer.let_in(packet)?,
                 Stage::Answered(answered) => {
                     answered.sent_at = None;
-                    (ends.0, answered.again())
+                    let again = answered.again();
+                    self.send_marked(ends.0, &again)?;
                 }
                 Stage::Asked => {
                     // The server compares all that follows with the TSval of the SYN that it has accepted: later
                     // segments must begin at the latest one (RFC 7323 section 5.3).
+                    let again = syn.onward.clone();
                     known.syn = syn;
-                    (ends.1, known.syn.onward.clone())
+                    self.send_on(ends.1, &again)?;
                 }
-            };
-            self.send(to, &packet)?;
+            }
             return Ok(None);
         }
         if self.challenge(ends)? {
@@ -310,7 +314,7 @@ impl Handshakes {
                 Stage::Passed
             }
             Admission::TakeOver => {
-                self.send(ends.1, &syn.onward)?;
+                self.send_on(ends.1, &syn.onward)?;
                 self.unanswered += 1;
                 self.asked.push_back((ends, Instant::now()));
                 Stage::Asked
@@ -345,7 +349,7 @@ impl Handshakes {
         let client = TcpStream::from_std(StdStream::from(toward_client(syn, &answer)?))?;
         self.splicer.prepare_client(&client)?;
         self.await_confirmation(&client);
-        self.send(ends.0, &answer.onward)?;
+        self.send_marked(ends.0, &answer.onward)?;
         let answered = Answered {
             onward: answer.onward,
             acknowledgement: None,
@@ -410,7 +414,7 @@ impl Handshakes {
             window: 0,
             timestamps: None,
         };
-        self.send(client, &challenge.bytes())?;
+        self.send_marked(client, &challenge.bytes())?;
         Ok(true)
     }
 
@@ -434,7 +438,7 @@ impl Handshakes {
         }
         if let Stage::Answered(answered) = &known.stage {
             match answered.acknowledgement.clone() {
-                Some(again) => self.send(ends.1, &again)?,
+                Some(again) => self.send_marked(ends.1, &again)?,
                 // The socket that connects in the client's name waits for it.
                 None => {
                     self.servers.note(ends.1, answer.offer);
@@ -495,15 +499,25 @@ impl Handshakes {
             handle: handle.clone(),
         });
         self.await_confirmation(&pair.client);
-        self.send(ends.1, &to_server)?;
-        self.send(ends.0, &to_client)?;
+        self.send_marked(ends.1, &to_server)?;
+        self.send_marked(ends.0, &to_client)?;
         self.splicer.context.stats.take_over.add(began.elapsed());
         Ok(Some(Taken::Opened(Opened { pair, step, handle })))
     }
 
-    fn send(&self, to: SocketAddr, packet: &[u8]) -> io::Result<()> {
+    /// Sends a SYN on. It is tracked, since the connection may still pass through.
+    fn send_on(&self, to: SocketAddr, syn: &[u8]) -> io::Result<()> {
+        self.announcer()?.send(to.ip(), syn)
+    }
+
+    /// Sends a segment in the name of a socket of ours.
+    fn send_marked(&self, to: SocketAddr, packet: &[u8]) -> io::Result<()> {
+        self.announcer()?.send_marked(to.ip(), packet)
+    }
+
+    fn announcer(&self) -> io::Result<&Announcer> {
         let kernel = self.splicer.context.kernel.as_ref();
         let kernel = kernel.ok_or(io::ErrorKind::Unsupported)?;
-        kernel.announcer.send(to.ip(), packet)
+        Ok(&kernel.announcer)
     }
 }

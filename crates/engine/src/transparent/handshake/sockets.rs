@@ -8,7 +8,10 @@ use tokio::net::TcpStream;
 use super::opening::Opening;
 use crate::{
     Pair,
-    kernel::packet::{ETHERNET, FLAG_ACK, Segment},
+    kernel::{
+        packet::{ETHERNET, FLAG_ACK, Segment},
+        socket::mark,
+    },
     services::rules::RulePacket,
 };
 
@@ -35,17 +38,12 @@ pub(super) fn acknowledgement(syn: &Opening, answer: &Opening) -> Segment {
 /// time by the acknowledgement that is still to come; the server's by [`confirmation`], if `is_timed`.
 pub(super) fn build(syn: &Opening, answer: &Opening, is_timed: bool) -> io::Result<Pair> {
     let client = toward_client(syn, answer)?;
-    let image = image(syn, answer);
-    let server = match is_timed {
-        true => thaw_with_syn(&image),
-        false => thaw(&image),
-    };
-    let server = match server {
+    let server = match build_one(&image(syn, answer), is_timed) {
         Ok(server) => server,
         Err(e) => {
             // Close it in silence: its peer has not heard of it yet.
             let _ = close_silently(client);
-            return Err(e.into());
+            return Err(e);
         }
     };
     let stream = |fd: OwnedFd| TcpStream::from_std(StdStream::from(fd));
@@ -53,12 +51,22 @@ pub(super) fn build(syn: &Opening, answer: &Opening, is_timed: bool) -> io::Resu
 }
 
 /// Builds the socket toward a client.
-pub(super) fn toward_client(syn: &Opening, answer: &Opening) -> Result<OwnedFd, longsplice_repair::Error> {
+pub(super) fn toward_client(syn: &Opening, answer: &Opening) -> io::Result<OwnedFd> {
     let image = image(answer, syn);
-    match image.options.timestamps {
-        true => thaw_with_syn(&image),
-        false => thaw(&image),
+    build_one(&image, image.options.timestamps)
+}
+
+/// Builds a marked socket. `is_timed`: it measures its round-trip time by the acknowledgement of its SYN.
+fn build_one(image: &Image, is_timed: bool) -> io::Result<OwnedFd> {
+    let socket = match is_timed {
+        true => thaw_with_syn(image),
+        false => thaw(image),
+    }?;
+    if let Err(error) = mark(&socket) {
+        let _ = close_silently(socket);
+        return Err(error);
     }
+    Ok(socket)
 }
 
 /// Returns the acknowledgement of the SYN for the socket toward the server, as if the answer came in once more, without its

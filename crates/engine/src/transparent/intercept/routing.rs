@@ -9,7 +9,7 @@ use rtnetlink::packet_route::{
 };
 
 use super::netlink::Netlink;
-use crate::services::rules::{Family, MARK};
+use crate::{kernel::socket::MARK, services::rules::Family};
 
 /// Priority before all other rules (`ip rule`), except for the host's own addresses, which are looked up at 0.
 const PRIORITY: u32 = 10;

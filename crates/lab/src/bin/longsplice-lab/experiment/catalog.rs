@@ -37,7 +37,7 @@ pub(crate) fn find(name: &str) -> Option<&'static Experiment> {
 mod tests {
     use longsplice_lab::GraphSpec;
 
-    use super::super::paper::FORCED;
+    use super::super::paper::{FORCED, KEPT};
     use super::super::plan::Points;
     use super::*;
 
@@ -84,9 +84,15 @@ mod tests {
             for case in (experiment.cases)(Points::All) {
                 for options in &case.scene.accelerators {
                     let options = options.join(" ");
-                    let forced = options.contains("--min-");
-                    assert_eq!(forced, experiment.policy == FORCED, "{}", experiment.name);
-                    assert!(!forced || options.contains(FORCED));
+                    for policy in [FORCED, KEPT] {
+                        let has_it = options.contains(policy);
+                        assert_eq!(has_it, experiment.policy == policy, "{}", experiment.name);
+                    }
+                    let others = options.replace(experiment.policy, "");
+                    assert!(
+                        !others.contains("--min-") && !others.contains("--standing-"),
+                        "{options}"
+                    );
                 }
             }
         }

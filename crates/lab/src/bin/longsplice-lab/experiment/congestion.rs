@@ -6,6 +6,7 @@ use longsplice_lab::{LinkSpec, Queue, Red};
 
 use super::figure::{Axis, Source};
 use super::load::{FlowSpec, Load};
+use super::paper::KEPT;
 use super::paths::{FIRST_PORT, accelerated, case, flow, link, rated};
 use super::plan::{Average, Case, Experiment, Measure, Points, Reference};
 use super::scene::Scene;
@@ -35,7 +36,7 @@ fn red() -> LinkSpec {
 fn ten(bottleneck: LinkSpec, accelerated_flows: u16, load: Load) -> Scene {
     let options = match accelerated_flows {
         0 => Vec::new(),
-        count => vec![format!("--port {FIRST_PORT}-{}", FIRST_PORT + count - 1); 2],
+        count => vec![format!("{KEPT} --port {FIRST_PORT}-{}", FIRST_PORT + count - 1); 2],
     };
     let options: Vec<&str> = options.iter().map(String::as_str).collect();
     Scene {
@@ -59,7 +60,7 @@ pub(super) const FIG11: Experiment = Experiment {
         "paper: an accelerated flow among nine gains 1.6 over them; nine gain 1.1, and the plain one beside them 0.7 of the \
          original bandwidth, by its text; its runs last 600 s",
     ],
-    policy: "",
+    policy: KEPT,
     x: TIME,
     y: Axis::linear("goodput of a flow / of one of ten plain flows"),
     references: &[
@@ -100,7 +101,7 @@ pub(super) const FIG12: Experiment = Experiment {
         "paper: a late accelerated flow reaches its share much more quickly than a plain one, a late plain one beside nine \
          accelerated ones needs more time, by its text",
     ],
-    policy: "",
+    policy: KEPT,
     x: TIME,
     y: Axis::linear("Mbit/s of a flow"),
     references: &[Reference {
@@ -125,7 +126,7 @@ pub(super) const FIG12: Experiment = Experiment {
                 ..flow(n, accelerated.contains(&n))
             };
             let ports = format!(
-                "--port {}-{}",
+                "{KEPT} --port {}-{}",
                 FIRST_PORT + accelerated.start,
                 (FIRST_PORT + accelerated.end).saturating_sub(1)
             );
@@ -158,7 +159,7 @@ pub(super) const UTILISATION: Experiment = Experiment {
         "paper: 76.4 % with ten plain flows, 85.6 % with one accelerated one, no more with further ones, by its text; \
          design: 76 to 86 % plain, 92 to 98 % with one accelerated one (reno, drop-tail)",
     ],
-    policy: "",
+    policy: KEPT,
     x: Axis::linear("accelerated flows of ten"),
     y: Axis::linear("utilisation, %"),
     references: &[

@@ -6,7 +6,7 @@ use longsplice_lab::{GraphLink, GraphSpec, LinkSpec};
 
 use super::figure::{Axis, SPEED_UP, Source};
 use super::load::{FlowSpec, Load};
-use super::paper::FORCED;
+use super::paper::{FORCED, KEPT};
 use super::paths::{accelerated, case, flow, link, rated};
 use super::plan::{Case, Experiment, Measure, Reference};
 use super::scene::{Action, Scene, Step};
@@ -119,7 +119,7 @@ pub(super) const FIG15: Experiment = Experiment {
         "paper: 1.5 with 70 % of the flows accelerated, 2 with 90 %, half of the links congested, by its text",
         "design: 1.00 (congested) and 1.16 (windows), all flows accelerated",
     ],
-    policy: "",
+    policy: KEPT,
     x: Axis::linear("accelerated flows, %"),
     y: SPEED_UP,
     references: &[
@@ -155,7 +155,7 @@ pub(super) const FIG15: Experiment = Experiment {
         let case = |(series, rate, window): (&str, u64, Option<u32>), share: u16| {
             let count = FLOWS * share / 100;
             let options = format!(
-                "--port {}-{}",
+                "{KEPT} --port {}-{}",
                 super::paths::FIRST_PORT,
                 super::paths::FIRST_PORT + count - 1
             );

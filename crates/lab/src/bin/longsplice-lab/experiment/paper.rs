@@ -13,6 +13,10 @@ use super::scene::Scene;
 /// Options that keep every connection taken over which has two round trips at all.
 pub(super) const FORCED: &str = "--min-rtt 1ms --min-gain 1.01";
 
+/// Option that keeps a connection taken over which fills the queue of its bottleneck: in the paper no other traffic ends an
+/// acceleration.
+pub(super) const KEPT: &str = "--standing-queue keep";
+
 pub(super) const FIG4: Experiment = Experiment {
     name: "fig4",
     title: "Place of the node (figure 4)",

@@ -1,0 +1,133 @@
+//! Firewalls on the accelerator's node that track connections: the daemon exempts what it takes over by a table of its own, which
+//! comes when something is tracked, and goes with the process.
+
+use std::path::Path;
+
+use longsplice_lab::{Emulated, Family, Namespace, not_run};
+use longsplice_tests::{SOON, soon};
+
+use crate::{
+    accelerate::{Node, long_path, totals},
+    accelerate_semantics::{DEPTHS, Depth},
+};
+
+/// Drops what connection tracking finds invalid, and nothing else.
+const DROPS_INVALID: &str = "
+table inet firewall {
+    chain in { type filter hook input priority 0
+        ct state invalid drop
+    }
+    chain out { type filter hook output priority 0
+        ct state invalid drop
+    }
+}";
+
+/// Drops by default.
+const EXAMPLE: &str = include_str!("../../../examples/accelerate.nft");
+
+fn nft(node: &Namespace, words: &str) -> String {
+    let done = node.command("nft").args([words]).output().unwrap();
+    assert!(done.status.success(), "nft {words}: {done:?}");
+    String::from_utf8(done.stdout).unwrap()
+}
+
+/// Returns true if the kernel tracks connections. What it cannot run does not count as passed.
+fn tracks() -> bool {
+    let tracks = Path::new("/proc/sys/net/netfilter").exists();
+    if !tracks {
+        not_run("the kernel has no connection tracking");
+    }
+    tracks
+}
+
+/// Returns the number of tables of the daemon.
+fn tables(node: &Node<Emulated>) -> usize {
+    let listed = nft(&node.net.forwarder, "list tables");
+    let ours = |line: &&str| line.contains(&format!(" longsplice-{}", node.daemon.instance()));
+    listed.lines().filter(ours).count()
+}
+
+/// Behind either firewall connections pass in each state, with strict validation of sources, marks included. Reloading the
+/// firewall does no harm.
+#[test]
+fn firewalls_are_passed_in_each_state() {
+    if !tracks() {
+        return;
+    }
+    for (family, firewall) in [
+        (Family::V4, DROPS_INVALID),
+        (Family::V4, EXAMPLE),
+        (Family::V6, EXAMPLE),
+    ] {
+        let link = || "rtt20".parse().unwrap();
+        let net = Emulated::of(family, "acc-wall", link(), link()).unwrap();
+        nft(&net.forwarder, firewall);
+        for name in ["rp_filter", "src_valid_mark"] {
+            let name = format!("net.ipv4.conf.all.{name}");
+            net.forwarder.sysctl(&name, "1").unwrap();
+        }
+        let node = Node::new(net, &[]);
+        for depth in DEPTHS {
+            let mut pair = node.connect();
+            depth.reach(&node, &mut pair);
+            pair.exchange(100_000);
+            nft(&node.net.forwarder, "flush ruleset");
+            nft(&node.net.forwarder, firewall);
+            pair.exchange(100_000);
+            pair.close();
+        }
+        assert_eq!(tables(&node), 1);
+        let (taken, released) = totals(&node.daemon.status());
+        assert!(taken == 4 && released >= 2, "{taken} and {released}");
+    }
+}
+
+/// A SIGKILL removes the table with the process, whose connections are reset all the same; the next process has one, and none
+/// is left after a stop.
+#[test]
+fn the_table_goes_with_its_process() {
+    if !tracks() {
+        return;
+    }
+    let net = long_path("acc-table");
+    nft(&net.forwarder, DROPS_INVALID);
+    let mut node = Node::new(net, &[]);
+    let mut pair = node.connect();
+    Depth::TakenOver.reach(&node, &mut pair);
+    assert_eq!(tables(&node), 1);
+    let before = nft(&node.net.forwarder, "list table inet firewall");
+    node.daemon.kill();
+    pair.client.expect_reset(SOON);
+    pair.server.expect_reset(SOON);
+    soon("no table", || tables(&node) == 0);
+    node.daemon.start(&node.net.forwarder);
+    let mut pair = node.connect();
+    Depth::Released.reach(&node, &mut pair);
+    assert_eq!(tables(&node), 1);
+    node.daemon.terminate();
+    assert_eq!(node.daemon.join(), Some(0));
+    assert_eq!(tables(&node), 0);
+    pair.exchange(100_000);
+    pair.close();
+    assert_eq!(nft(&node.net.forwarder, "list table inet firewall"), before);
+}
+
+/// Where nothing is tracked there is no table, until a firewall is loaded: then it is there before the next connection is
+/// taken over, and soon for those that were.
+#[test]
+fn the_table_comes_with_the_first_tracked_connection() {
+    if !tracks() {
+        return;
+    }
+    let node = Node::new(long_path("acc-late"), &[]);
+    let mut first = node.connect();
+    Depth::TakenOver.reach(&node, &mut first);
+    assert_eq!(tables(&node), 0);
+    nft(&node.net.forwarder, DROPS_INVALID);
+    let mut second = node.connect();
+    assert_eq!(tables(&node), 1);
+    for pair in [&mut first, &mut second] {
+        pair.exchange(100_000);
+        pair.close();
+    }
+}
