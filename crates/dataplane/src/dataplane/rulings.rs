@@ -1,4 +1,4 @@
-//! Keeps what rules say of spliced flows where the kernel half finds it (docs/decisions/0039).
+//! Keeps what rules say of spliced flows where the kernel half finds it (docs/decisions/0040).
 
 use std::{io, os::fd::AsFd};
 

@@ -1,4 +1,4 @@
-//! Decides what the rules say of spliced flows, and counts for the rules (docs/decisions/0039).
+//! Decides what the rules say of spliced flows, and counts for the rules (docs/decisions/0040).
 
 use std::{
     collections::HashMap,
