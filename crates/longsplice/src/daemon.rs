@@ -15,7 +15,7 @@ use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use crate::{
     accelerator::Accelerator,
-    access_log::{AccessLog, End},
+    access_log::{AccessLog, End, record_flows},
     admin::{Admin, Claim, ClaimError, Places, claim, inherit, server},
     config::{Config, ListenerConfig, OnShutdown},
     handover::{Handover, HandoverError, Inherited, Succession, request},
@@ -116,6 +116,8 @@ pub async fn run(config: Config, load: Option<Load>, replace: bool) -> Result<Ou
         claim.open()?;
     }
     let _admin = server::serve(&claim, admin).map_err(ClaimError::Serve)?;
+    let log = in_force.shared().access_log.clone();
+    let _recorder = AbortOnDropHandle::new(tokio::spawn(record_flows(splicer.clone(), log)));
     let _teller = AbortOnDropHandle::new(tokio::spawn(async {
         loop {
             tokio::time::sleep(logging::PERIOD).await;

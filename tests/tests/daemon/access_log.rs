@@ -96,6 +96,60 @@ fn policy_state(policy: Policy<'_>) -> &'static str {
     }
 }
 
+/// Nothing else tells of a connection that lasts for days, and nothing at all of one that was adopted.
+#[test]
+fn a_spliced_connection_is_recorded_from_time_to_time() {
+    for policy in [Policy::DETACHED, Policy::DORMANT] {
+        let mut bed = Bed::with("log-flows", Default::default(), policy, |c| {
+            c.set("[access_log]\npath = \"access.log\"\nflow_interval = \"1s\"")
+        });
+        let path = bed.daemon.dir().join("access.log");
+        let records = || {
+            let mut all = lines(&path);
+            all.retain(|line| line["record"] == "flow");
+            all
+        };
+        let state = policy_state(policy);
+        let mut pair = bed.connect_spliced(state);
+        let flow = bed.daemon.wait_state(pair.client_port(), &[state]);
+        let mut bytes = |sent: u64| {
+            pair.exchange_unevenly(BYTES, 2 * BYTES);
+            let counted = |line: &Value| line["to_server"]["bytes"].as_u64().unwrap() >= sent;
+            eventually("its record", SOON, || records().into_iter().rfind(counted))
+        };
+        let line = bytes(BYTES);
+        assert_eq!(
+            (&line["id"], &line["state"]),
+            (&flow.id.into(), &state.into()),
+            "{line}"
+        );
+        bytes(2 * BYTES);
+        assert_eq!(
+            lines(&path).len(),
+            records().len(),
+            "the connection has not ended"
+        );
+        if policy.detach == "now" {
+            bed.daemon.kill();
+            bed.daemon.start(&bed.net.forwarder);
+            let known = records().len();
+            soon("a record of the adopted one", || records().len() > known);
+        }
+        pair.close();
+        soon("its end", || {
+            bed.daemon.flows().iter().all(|flow| flow.state != state)
+        });
+        // The next one is recorded, and the one that has ended is not.
+        let next = bed.connect_spliced(state);
+        let id = bed.daemon.wait_state(next.client_port(), &[state]).id;
+        let of_next = || records().iter().filter(|line| line["id"] == id).count();
+        soon("two records", || of_next() >= 2);
+        let all = records();
+        let first = all.iter().position(|line| line["id"] == id).unwrap();
+        assert!(all[first..].iter().all(|line| line["id"] == id), "{all:?}");
+    }
+}
+
 #[test]
 fn how_it_ended_is_told() {
     let (bed, path) = bed("log-ends", Policy::DETACHED, "");

@@ -2,10 +2,11 @@
 
 use std::{fmt::Write as _, io::Write, net::IpAddr, time::SystemTime};
 
+use longsplice_engine::FlowInfo;
 use serde::Serialize;
 use time::{OffsetDateTime, format_description::BorrowedFormatItem, macros::format_description};
 
-use super::{AccessRecord, End};
+use super::{AccessRecord, End, FlowRecord};
 use crate::config::AccessLogFormat;
 
 /// Format of RFC 3339, in UTC, with milliseconds.
@@ -42,6 +43,15 @@ struct Line<'a> {
     relay_reason: Option<&'a str>,
     sni: Option<&'a str>,
     end: End,
+}
+
+/// Record of a spliced flow, in the JSON format: what `longsplice flows --json` shows, at this time.
+#[derive(Serialize)]
+struct FlowLine<'a> {
+    time: String,
+    record: &'static str,
+    #[serde(flatten)]
+    flow: &'a FlowInfo,
 }
 
 /// Appends a line.
@@ -81,8 +91,22 @@ fn json(record: &AccessRecord, out: &mut Vec<u8>) {
         sni: record.sni.as_deref(),
         end: record.end,
     };
+    object(&line, out);
+}
+
+/// Appends the line of a spliced flow.
+pub(super) fn flow(record: &FlowRecord, out: &mut Vec<u8>) {
+    let line = FlowLine {
+        time: time(record.time, RFC_3339),
+        record: "flow",
+        flow: &record.info,
+    };
+    object(&line, out);
+}
+
+fn object(line: &impl Serialize, out: &mut Vec<u8>) {
     let begin = out.len();
-    match serde_json::to_writer(&mut *out, &line) {
+    match serde_json::to_writer(&mut *out, line) {
         Ok(()) => out.push(b'\n'),
         // Remove a partial line, which would spoil the next one. No field can fail.
         Err(_) => out.truncate(begin),

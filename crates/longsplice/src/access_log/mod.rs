@@ -1,8 +1,10 @@
-//! Writes the access log: one line for each request, or for each connection of which no requests are read.
+//! Writes the access log: one line for each request, or for each connection of which no requests are read; if wanted, one
+//! for each spliced flow from time to time.
 //!
 //! Records go over a bounded queue to one thread, which formats and writes them: a slow or broken disk stops no
 //! traffic. Records that do not fit, or that cannot be written, are counted.
 
+mod flow_records;
 mod format;
 mod record;
 mod target;
@@ -19,7 +21,11 @@ use std::{
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
 
+use flow_records::FlowRecord;
+
+pub use flow_records::record_flows;
 pub use record::{AccessRecord, End, MAX_TEXT, Request, cut};
 pub use target::{LogTarget, OpenError};
 
@@ -35,6 +41,8 @@ pub struct AccessLog {
 #[derive(Debug, Default)]
 struct Inner {
     on: AtomicBool,
+    /// Time from one record of a spliced flow to the next.
+    flow_interval: watch::Sender<Option<Duration>>,
     sender: OnceLock<SyncSender<Message>>,
     shared: Arc<Shared>,
 }
@@ -77,6 +85,7 @@ pub struct LogCounts {
 #[derive(Debug)]
 enum Message {
     Record(Box<AccessRecord>),
+    Flow(Box<FlowRecord>),
     /// Wakes the writer: there are orders.
     Look,
     /// Asks to write everything before it; the sender is dropped then.
@@ -91,15 +100,30 @@ impl AccessLog {
 
     /// Queues a record for writing. Never waits: a record that does not fit is counted.
     pub fn write(&self, record: AccessRecord) {
-        if !self.is_on() {
-            return;
+        if self.is_on() {
+            self.queue(Message::Record(Box::new(record)));
         }
+    }
+
+    /// Queues the record of a spliced flow, as [`AccessLog::write`] does.
+    fn write_flow(&self, record: FlowRecord) {
+        if self.is_on() {
+            self.queue(Message::Flow(Box::new(record)));
+        }
+    }
+
+    fn queue(&self, record: Message) {
         let Some(sender) = self.inner.sender.get() else {
             return;
         };
-        if sender.try_send(Message::Record(Box::new(record))).is_err() {
+        if sender.try_send(record).is_err() {
             self.inner.shared.counts.dropped.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// Follows the time from one record of a spliced flow to the next; `None`: there are none.
+    fn flow_interval(&self) -> watch::Receiver<Option<Duration>> {
+        self.inner.flow_interval.subscribe()
     }
 
     /// Writes to this destination from now on; `None` stops the log. Records that wait go to the old destination, or to
@@ -109,6 +133,8 @@ impl AccessLog {
             return;
         }
         self.inner.on.store(target.is_some(), Ordering::Relaxed);
+        let flow_interval = target.as_ref().and_then(|target| target.flow_interval);
+        self.inner.flow_interval.send_replace(flow_interval);
         self.order(|orders| orders.target = Some(target));
     }
 

@@ -5,6 +5,7 @@ use std::{
     io::{self, Write},
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use crate::config::{AccessLogConfig, AccessLogFormat};
@@ -13,6 +14,8 @@ use crate::config::{AccessLogConfig, AccessLogFormat};
 #[derive(Debug)]
 pub struct LogTarget {
     pub(super) format: AccessLogFormat,
+    /// Time from one record of a spliced flow to the next; `None`: no such records.
+    pub(super) flow_interval: Option<Duration>,
     place: Place,
     /// True if the last line was not written completely.
     torn: bool,
@@ -55,9 +58,9 @@ impl LogTarget {
                 file: open(path)?,
             },
         };
-        let format = config.format;
         Ok(LogTarget {
-            format,
+            format: config.format,
+            flow_interval: config.flow_interval,
             place,
             torn: false,
         })

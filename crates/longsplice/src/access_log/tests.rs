@@ -11,6 +11,7 @@ fn target(path: &Path) -> LogTarget {
     LogTarget::open(&AccessLogConfig {
         path: Some(path.to_owned()),
         format: AccessLogFormat::Common,
+        flow_interval: None,
     })
     .unwrap()
 }
@@ -77,6 +78,7 @@ fn where_it_cannot_be_opened_the_reason_is_told() {
     let config = AccessLogConfig {
         path: Some("/proc/none/access.log".into()),
         format: AccessLogFormat::Json,
+        flow_interval: None,
     };
     let error = LogTarget::open(&config).unwrap_err().to_string();
     assert!(

@@ -7,6 +7,7 @@ use std::{
 };
 
 use super::{Message, Orders, Shared, format, target::LogTarget};
+use crate::config::AccessLogFormat;
 
 /// Number of bytes that are written at once.
 const BATCH: usize = 64 << 10;
@@ -48,22 +49,26 @@ struct Writer {
 impl Writer {
     fn take(&mut self, message: Message) {
         match message {
-            Message::Record(record) => {
-                self.obey();
-                if let Some(target) = &self.target {
-                    format::line(target.format, &record, &mut self.lines);
-                    self.records += 1;
-                }
-                if self.lines.len() >= BATCH {
-                    self.write();
-                }
-            }
+            Message::Record(record) => self.add(|format, lines| format::line(format, &record, lines)),
+            Message::Flow(record) => self.add(|_, lines| format::flow(&record, lines)),
             Message::Look => self.obey(),
             Message::Flush(done) => {
                 self.write();
                 // The caller may have stopped waiting.
                 let _ = done.try_send(());
             }
+        }
+    }
+
+    /// Adds a line.
+    fn add(&mut self, format: impl FnOnce(AccessLogFormat, &mut Vec<u8>)) {
+        self.obey();
+        if let Some(target) = &self.target {
+            format(target.format, &mut self.lines);
+            self.records += 1;
+        }
+        if self.lines.len() >= BATCH {
+            self.write();
         }
     }
 

@@ -1,12 +1,12 @@
 //! Reads the settings for operators: metrics, the access log, and the effect of a reload on open flows.
 
-use std::{fmt, net::SocketAddr, path::PathBuf, str::FromStr};
+use std::{fmt, net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
 
 use longsplice_core::policy::parse_bytes;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::{rules, settler::Settler};
+use super::{period::Period, rules, settler::Settler};
 use crate::address::ListenAddr;
 
 /// Settings for monitoring.
@@ -25,6 +25,8 @@ pub struct AccessLogConfig {
     pub path: Option<PathBuf>,
     /// Format of a line.
     pub format: AccessLogFormat,
+    /// Time from one record of a spliced flow to the next; `None`: no such records.
+    pub flow_interval: Option<Duration>,
 }
 
 /// Format of a line of the access log.
@@ -127,6 +129,7 @@ pub(super) struct RawMetrics {
 pub(super) struct RawAccessLog {
     path: Spanned<String>,
     format: Option<AccessLogFormat>,
+    flow_interval: Option<Spanned<Period>>,
 }
 
 impl Settler<'_> {
@@ -165,12 +168,25 @@ impl Settler<'_> {
             let help = "name a file, such as \"/var/log/longsplice/access.log\", or \"stdout\"";
             self.complain(raw.path.span(), "this is no path", help);
         }
+        let format = raw.format.unwrap_or_default();
+        if let (Some(given), true) = (&raw.flow_interval, format != AccessLogFormat::Json) {
+            let message = format!("format = \"{}\" has no line for a flow", format.as_str());
+            self.complain(
+                given.span(),
+                message,
+                "use format = \"json\", or leave flow_interval out",
+            );
+        }
+        let (second, day) = (Duration::from_secs(1), Duration::from_secs(86_400));
+        let flow_interval = raw.flow_interval;
         AccessLogConfig {
+            flow_interval: flow_interval
+                .map(|given| self.period("flow_interval", Some(given), second, second, day)),
             path: match path.as_str() {
                 "stdout" => None,
                 path => Some(self.beside(path.as_ref())),
             },
-            format: raw.format.unwrap_or_default(),
+            format,
         }
     }
 }

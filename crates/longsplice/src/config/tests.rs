@@ -132,6 +132,14 @@ fn messages_name_the_place_and_the_remedy() {
             "x.toml:1:12: xdp_mode without xdp: no interface is named\n   1 | xdp_mode = \"native\"\n     |            ^^^^^^^^\n     = name them, such as xdp = [\"eth0\", \"eth1\"]",
         ),
         (
+            format!("{listener}[access_log]\npath = \"a\"\nformat = \"common\"\nflow_interval = \"1m\"\n"),
+            "x.toml:7:17: format = \"common\" has no line for a flow\n   7 | flow_interval = \"1m\"\n     |                 ^^^^\n     = use format = \"json\", or leave flow_interval out",
+        ),
+        (
+            format!("{listener}[access_log]\npath = \"a\"\nflow_interval = \"10ms\"\n"),
+            "x.toml:6:17: flow_interval is out of range: 10ms\n   6 | flow_interval = \"10ms\"\n     |                 ^^^^^^\n     = use 1s to 1d",
+        ),
+        (
             format!("max_flows = -1\n{listener}"),
             "x.toml:1:13: max_flows is out of range: -1\n   1 | max_flows = -1\n     |             ^^\n     = use 1 to 67108864",
         ),
