@@ -55,18 +55,24 @@ tests() {
     while read -r name; do not_run+=("$family$name"); done < <(sed -n 's/^test \(.*\) \.\.\. ignored\(.*\)$/\1: ignored\2/p' "$log")
 }
 
-# Lints in the time that tests leave, once they are built: cargo does one of the two at a time.
-lint() {
+# Builds and lints in the time that tests leave, once these are built: cargo does one thing at a time in a folder. First comes the
+# daemon with another layout, for which the tests of upgrades wait.
+aside() {
     until grep -qs '^ *Running ' "$log" || [[ -e $work/tested || ! -d $work ]]; do sleep 0.2; done
+    if [[ -n ${LONGSPLICE_OTHER_LAYOUT_BIN:-} ]]; then
+        cargo build --quiet --workspace --example other_layout --features longsplice/other-layout >"$work/other" 2>&1
+        echo $? >>"$work/other"
+    fi
     nice -n 19 cargo clippy --quiet --workspace --all-targets -- -D warnings >"$work/clippy" 2>&1
+    echo $? >>"$work/clippy"
 }
 
-linted() {
+# done_aside FILE: what was built or linted aside says, and whether it succeeded.
+done_aside() {
     touch "$work/tested"
-    wait "$clippy"
-    local status=$?
-    cat "$work/clippy"
-    return "$status"
+    wait "$aside"
+    sed '$d' "$1"
+    [[ $(tail -n 1 "$1") == 0 ]]
 }
 
 check "format of Rust" cargo fmt --all --check
@@ -75,17 +81,17 @@ if command -v clang-format-16 >/dev/null; then
 else
     not_run+=("format of C: clang-format-16 is missing")
 fi
-lint & clippy=$!
 
 if ((EUID == 0)); then
     # The daemon that cargo builds along with its own tests. For that alone (`cargo build --package longsplice`) dependencies have
     # fewer features, and nearly all of them would be built once more, in the middle of a test.
     LONGSPLICE_BIN=$(realpath --canonicalize-missing "${CARGO_TARGET_DIR:-target}/debug/longsplice")
     export LONGSPLICE_BIN
-    # The tests of upgrades run it. They would build it in their own time, and wait for the lint, which has the folder then.
     LONGSPLICE_OTHER_LAYOUT_BIN=$(dirname "$LONGSPLICE_BIN")/examples/other_layout
     export LONGSPLICE_OTHER_LAYOUT_BIN
-    check "the daemon with another layout" cargo build --quiet --workspace --example other_layout --features longsplice/other-layout
+    # An old one must not be taken for the one that is built.
+    rm -f "$LONGSPLICE_OTHER_LAYOUT_BIN"
+    aside & aside=$!
     timed=(-Z unstable-options --report-time)
     tests --workspace --lib --bins --tests -- "${timed[@]}"
     tests --workspace --doc
@@ -94,13 +100,15 @@ if ((EUID == 0)); then
     over_ipv6=(alike:: handshake:: pmtu:: reset:: sigkill:: syn::)
     # (Of the workspace again, lest features be others.)
     LONGSPLICE_FAMILY=6 tests --workspace --test splice -- "${timed[@]}" "${over_ipv6[@]}"
+    check "the daemon with another layout" done_aside "$work/other"
 else
+    aside & aside=$!
     tests --package longsplice-core --package longsplice-model --package longsplice-engine
     tests --package longsplice-bench --test report
     not_run+=("privileged and end-to-end tests: they need root (network namespaces, eBPF, TCP_REPAIR)")
 fi
 
-check "clippy" linted
+check "clippy" done_aside "$work/clippy"
 
 # The harness counts as passed what could not be run.
 while read -r name; do

@@ -5,7 +5,13 @@ use std::{
     path::{Path, PathBuf},
     process::Command,
     sync::LazyLock,
+    time::Duration,
 };
+
+use crate::eventually;
+
+/// Longest time of a build, beside tests.
+const BUILD: Duration = Duration::from_secs(600);
 
 /// Returns the path of `longsplice`: the value of `LONGSPLICE_BIN`, or the program that cargo builds, with the profile
 /// and into the folder of the running test.
@@ -18,11 +24,15 @@ pub fn path() -> &'static Path {
 }
 
 /// Returns the path of `longsplice` with another layout of its records (`LS_OTHER_LAYOUT` in bpf/abi.h): the value of
-/// `LONGSPLICE_OTHER_LAYOUT_BIN`, or the program that cargo builds.
+/// `LONGSPLICE_OTHER_LAYOUT_BIN`, which may still be being built, or the program that cargo builds.
 pub fn of_other_layout() -> &'static Path {
     static PATH: LazyLock<PathBuf> = LazyLock::new(|| {
         if let Some(path) = env::var_os("LONGSPLICE_OTHER_LAYOUT_BIN") {
-            return PathBuf::from(path);
+            let path = PathBuf::from(path);
+            eventually("the daemon with another layout", BUILD, || {
+                path.exists().then_some(())
+            });
+            return path;
         }
         // Of the workspace: for one package dependencies would have fewer features, and be built once more.
         let words = [

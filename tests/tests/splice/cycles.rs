@@ -23,7 +23,7 @@ use longsplice_tests::{
 use parking_lot::Mutex;
 
 /// Total number of cycles by default.
-const FEW: u64 = 400;
+const FEW: u64 = 240;
 
 /// Returns this share, in percent, of the total number of cycles.
 fn share(percent: u64) -> u64 {
