@@ -50,7 +50,7 @@ pub use nginx::Nginx;
 pub use pair::{End, Pair};
 pub use seed::rng;
 pub use status::{Flow, Status};
-pub use wait::{SOON, accept, eventually, eventually_or, patient, soon};
+pub use wait::{SOON, accept, eventually, eventually_or, patient, soon, stop_listening};
 
 /// Fails unless every byte of every connection arrived, once and in order, at both ends.
 pub fn assert_all_ok(outcome: &longsplice_lab::Outcome) {

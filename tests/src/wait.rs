@@ -66,3 +66,10 @@ pub fn accept(listener: &TcpListener) -> TcpStream {
         Err(e) => panic!("cannot accept: {e}"),
     })
 }
+
+/// Ends listening now: connections are refused from here on. Closing alone would end it only once the children of other
+/// tests, which have its descriptor until they run their programs, have closed it, too.
+pub fn stop_listening(listener: TcpListener) {
+    let socket = socket2::SockRef::from(&listener);
+    socket.shutdown(std::net::Shutdown::Both).unwrap();
+}

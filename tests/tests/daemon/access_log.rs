@@ -2,7 +2,7 @@
 
 use std::{fs, path::PathBuf};
 
-use longsplice_tests::{Bed, Pair, Policy, SOON, eventually, soon};
+use longsplice_tests::{Bed, Pair, Policy, SOON, eventually, soon, stop_listening};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -161,7 +161,7 @@ fn how_it_ended_is_told() {
     bed.daemon.kill_flow(flow.id).unwrap();
     soon("a line", || lines(&path).len() == 2);
     assert_eq!(lines(&path)[1]["end"], "admin");
-    drop(bed.listener);
+    stop_listening(bed.listener);
     // Without a listener at the server, the connection is refused.
     let front = (bed.net.forwarder_client_addr, 8080);
     let _ = bed

@@ -20,7 +20,7 @@ use socket2::{Domain, Socket, Type};
 
 use longsplice_tests::{
     Config, Daemon, Pair, SOON, Status, assert_all_ok, capture, curl, emulated, library::target, rng, soon,
-    veth_line,
+    stop_listening, veth_line,
 };
 
 /// Node of an accelerator: its daemon, and a server behind it.
@@ -297,7 +297,7 @@ fn early_answers_may_be_limited_to_known_servers() {
         net,
         _captures,
     } = node;
-    drop(listener);
+    stop_listening(listener);
     let connect = || {
         net.client
             .run(|| TcpStream::connect_timeout(&server, SOON))

@@ -166,8 +166,11 @@ fn generations(instance: &str) -> Vec<String> {
     let names = all
         .flatten()
         .map(|entry| entry.file_name().to_string_lossy().into_owned());
+    // Another test's name may begin with this one.
+    let is_its = |rest: &str| rest.is_empty() || rest.starts_with(['+', '~']);
     let mut found: Vec<String> = names
         .filter_map(|name| name.strip_prefix(&prefix).map(str::to_owned))
+        .filter(|rest| is_its(rest))
         .collect();
     found.sort();
     found
