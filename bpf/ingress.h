@@ -75,11 +75,14 @@ __noinline int forward(struct __sk_buff *skb, __u32 number)
 	enum admission admission;
 	enum ls_verdict reason;
 	int as_it_came;
+	__u32 mode;
 
 	if (!scratch || !find_by_number(number, flow))
 		return NEXT;
-	/* The flow has just parted: its legs have sockets. */
-	if (flow->placement == LS_ALONE)
+	/* Note nothing of a flow that has come back, or has parted, since its mode was read: its sockets are
+	 * in the path again. */
+	mode = mode_of_flow(flow);
+	if (mode != LS_FINAL && mode != LS_FREEZE)
 		return look_again(skb);
 	h = &scratch->in;
 	new = &scratch->out;

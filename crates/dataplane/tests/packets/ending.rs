@@ -125,9 +125,9 @@ fn a_reset_beyond_the_window_is_moved_into_it_and_challenged_there() {
         let expected = flow.reference(side).translate(&moved).bytes();
         flow.ingress_gives(side, &packet.bytes(), (REDIRECT, "forwarded", &expected));
         assert!(!direction(flow, side).reset, "{offset}");
-        // Many of them cannot keep the far end busy.
+        // Many of them cannot keep the far end busy: each CPU lets one pass in a tick.
         let again = segment(flow, side, RST, offset, 0).bytes();
-        flow.ingress_gives(side, &again, (SHOT, "drop_window", &again));
+        assert!((0..256).any(|_| flow.ingress(side, &again).verdict == SHOT));
     });
     // The number next to what was forwarded would count.
     each(|flow, side| {
