@@ -281,7 +281,7 @@ struct ls_handshake {
 	__u32 mss;
 };
 
-/* What rules say of one direction of a spliced flow, and what became of its segments. */
+/* Holds the ruling on one direction of a spliced flow, and the counts of its segments. */
 struct ls_ruled {
 	__u64 tat;     /* as ls_record.tat, for the rate below */
 	__u64 packets; /* segments that were admitted, or dropped by a rule */

@@ -45,8 +45,8 @@ struct {
 	__type(value, struct ls_meta);
 } meta SEC(".maps");
 
-/* What rules say of spliced flows, by serial number. Programs look here only for flows with LS_RULED; memory
- * is allocated for those only. */
+/* Holds the rulings on spliced flows, by serial number. Programs look here only for flows with LS_RULED;
+ * memory is allocated for those only. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);

@@ -34,7 +34,7 @@ pub fn of_other_layout() -> &'static Path {
             });
             return path;
         }
-        // Of the workspace: for one package dependencies would have fewer features, and be built once more.
+        // Build in the workspace: for one package dependencies would have fewer features, and be built once more.
         let words = [
             "--workspace",
             "--example",

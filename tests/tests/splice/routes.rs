@@ -269,7 +269,7 @@ fn a_rule_sends_a_leg_over_another_link() {
                 "route add 198.18.{leg}.1/32 via 198.18.3.1 dev f2 table 100"
             ));
             ours(format!("rule add {selector} to 198.18.{leg}.1 lookup 100"));
-            // What leaves by the old link reaches no one.
+            // Let the old link lead nowhere: segments that leave by it are lost.
             ours(format!(
                 "neigh replace 198.18.{leg}.1 lladdr 02:00:00:00:00:99 nud permanent dev {old}"
             ));

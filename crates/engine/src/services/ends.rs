@@ -6,6 +6,7 @@ use longsplice_core::reap;
 use longsplice_dataplane::{Direction, PerSide};
 use parking_lot::Mutex;
 
+use super::sighting::Sighting;
 use crate::api::FlowId;
 
 /// Reports the end of a flow that no task waited for.
@@ -62,10 +63,7 @@ struct Left {
     /// [`Counted::relayed`], for a flow whose records had counted nothing before.
     relayed: u32,
     is_more: bool,
-    /// [`Known::walk`] of the last walk that has dealt with it.
-    walk: bool,
-    /// True if that walk did not see it.
-    missed: bool,
+    sighting: Sighting,
 }
 
 /// Bytes to subtract before a report.
@@ -88,8 +86,7 @@ impl Known {
         let left = Left {
             relayed: small.unwrap_or_default(),
             is_more: small.is_none(),
-            walk: self.walk,
-            missed: false,
+            sighting: Sighting::new(self.walk),
         };
         self.left.insert(serial, left);
     }
@@ -185,7 +182,7 @@ impl Walk<'_> {
         let mut known = self.ends.known.lock();
         let walk = known.walk;
         if let Some(left) = known.left.get_mut(&serial) {
-            (left.walk, left.missed) = (walk, false);
+            left.sighting = Sighting::new(walk);
         }
     }
 
@@ -199,20 +196,16 @@ impl Walk<'_> {
         }
     }
 
-    /// Ends the walk once all records were seen. Records change during a walk, so a flow is gone only after two misses.
+    /// Ends the walk once all records were seen.
     pub(crate) fn end(self) {
         if !self.anybody {
             return;
         }
         let mut known = self.ends.known.lock();
         let Known { left, walk, .. } = &mut *known;
-        let mut gone = Vec::new();
-        for (&serial, one) in left.iter_mut().filter(|(_, one)| one.walk != *walk) {
-            one.walk = *walk;
-            if std::mem::replace(&mut one.missed, true) {
-                gone.push(serial);
-            }
-        }
+        let gone: Vec<u32> = (left.iter_mut())
+            .filter_map(|(&serial, one)| one.sighting.is_gone_after(*walk).then_some(serial))
+            .collect();
         for serial in &gone {
             known.remove(*serial);
         }

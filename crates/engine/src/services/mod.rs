@@ -9,6 +9,7 @@ pub(crate) mod ports;
 pub(crate) mod registry;
 pub(crate) mod routes;
 pub mod rules;
+pub(crate) mod sighting;
 pub(crate) mod stats;
 pub(crate) mod targets;
 pub(crate) mod transitions;

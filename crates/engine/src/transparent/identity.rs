@@ -20,8 +20,8 @@ use crate::{
 /// Attempts to read a socket's state: bytes may come between two reads.
 const ATTEMPTS: u32 = 8;
 
-/// Connects to `target` with as much of the client's identity as possible, and with the mark of its socket. Returns `None` if the client's port is not
-/// free: another flow to the target uses it, or another socket of this host has it.
+/// Connects to `target` with as much of the client's identity as possible, and with the mark of its socket. Returns `None` if
+/// the client's port is not free: another flow to the target uses it, or another socket of this host has it.
 pub(crate) async fn connect(
     plane: &Dataplane,
     client: BorrowedFd<'_>,

@@ -10,7 +10,10 @@ use longsplice_core::rules::{FlowDecision, Rule, decide};
 use longsplice_dataplane::{Dataplane, Leg, PerSide, RuledCounts, Ruling};
 use parking_lot::Mutex;
 
-use crate::api::{FlowId, FlowRuled};
+use crate::{
+    api::{FlowId, FlowRuled},
+    services::sighting::Sighting,
+};
 
 /// Counts of a rule for spliced flows.
 #[derive(Debug, Clone, Copy, Default)]
@@ -50,9 +53,7 @@ struct Matched {
     rules: Vec<usize>,
     /// True if the last rule drops or limits.
     decides: bool,
-    walk: bool,
-    /// True if the last walk did not see it.
-    missed: bool,
+    sighting: Sighting,
 }
 
 impl SplicedFlows {
@@ -63,14 +64,12 @@ impl SplicedFlows {
     pub(crate) fn replace(&self, plane: &Dataplane, rules: Vec<Rule>) -> io::Result<()> {
         let is_needed = {
             let mut state = self.state.lock();
-            let has_any = rules.iter().any(|rule| rule.matching.spliced);
-            let is_needed = state.set == 0 || has_any || !state.flows.is_empty();
             state.counts = vec![FlowCounts::default(); rules.len()];
             state.rules = rules;
             state.set += 1;
-            self.is_busy
-                .store(has_any || !state.flows.is_empty(), Ordering::SeqCst);
-            is_needed
+            let is_busy = state.is_busy();
+            self.is_busy.store(is_busy, Ordering::SeqCst);
+            is_busy || state.set == 1
         };
         match is_needed {
             true => self.judge_all(plane),
@@ -93,7 +92,7 @@ impl SplicedFlows {
                 self.judge(plane, a.serial, PerSide::new(a.leg, b.leg), ruled);
             }
         })?;
-        // What a predecessor said of flows that have ended since.
+        // Forget what a predecessor said of flows that have ended since.
         for serial in plane.ruled_flows() {
             let state = self.state.lock();
             if !state.flows.contains_key(&serial) {
@@ -185,6 +184,11 @@ impl SplicedFlows {
 }
 
 impl State {
+    /// Returns true if a rule is for spliced flows, or a flow has a ruling.
+    fn is_busy(&self) -> bool {
+        !self.flows.is_empty() || self.rules.iter().any(|rule| rule.matching.spliced)
+    }
+
     /// Makes the ruling on a flow.
     fn put(
         &mut self,
@@ -205,8 +209,7 @@ impl State {
             set: self.set,
             rules,
             decides: drop || !limit.is_none(),
-            walk: self.walk,
-            missed: false,
+            sighting: Sighting::new(self.walk),
         };
         self.flows.insert(serial, matched);
         Ok(())
@@ -245,11 +248,11 @@ impl Walk<'_> {
         let mut state = self.flows.state.lock();
         let walk = state.walk;
         if let Some(matched) = state.flows.get_mut(&serial) {
-            (matched.walk, matched.missed) = (walk, false);
+            matched.sighting = Sighting::new(walk);
         }
     }
 
-    /// Ends the walk, and forgets the flows that two walks have missed: records change during a walk. Their counts stay.
+    /// Ends the walk, and forgets the flows that are gone. Their counts stay.
     pub(crate) fn end(self, plane: &Dataplane) {
         if !self.is_needed {
             return;
@@ -260,14 +263,10 @@ impl Walk<'_> {
             flows,
             counts,
             walk,
-            rules,
+            ..
         } = &mut *state;
         flows.retain(|&serial, matched| {
-            if matched.walk == *walk {
-                return true;
-            }
-            matched.walk = *walk;
-            if !std::mem::replace(&mut matched.missed, true) {
+            if !matched.sighting.is_gone_after(*walk) {
                 return true;
             }
             if matched.set == *set {
@@ -276,8 +275,6 @@ impl Walk<'_> {
             plane.forget_ruling(serial);
             false
         });
-        let has_any = rules.iter().any(|rule| rule.matching.spliced);
-        let is_busy = has_any || !flows.is_empty();
-        self.flows.is_busy.store(is_busy, Ordering::SeqCst);
+        self.flows.is_busy.store(state.is_busy(), Ordering::SeqCst);
     }
 }
