@@ -39,8 +39,6 @@ int ingress(struct __sk_buff *skb)
 	/* Call these from here: the stack of all nested calls is bounded, and each function needs much of
 	 * it. */
 	step = by_mode(skb, number, kind, &action);
-	if (step == TO_FAR_END)
-		return forward(skb, number);
 	if (step == TO_SOCKETS)
 		return with_sockets(skb, number);
 	return step == TO_ACKNOWLEDGE ? acknowledge(skb, number) : action;

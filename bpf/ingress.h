@@ -61,33 +61,18 @@ static __always_inline void keep_window(const struct flow_ref *flow, struct head
 	new->tcp.window = bpf_htons(window_field(edge, ack, scale_out(rec)));
 }
 
-/* Forwards the segment in the scratch by the constant translation, in the direction with this number, which
- * is in FINAL or in FREEZE. The verifier follows this function by itself, as with_sockets(). */
-__noinline int forward(struct __sk_buff *skb, __u32 number)
+/* Forwards a segment in FINAL, by the constant translation. */
+static __always_inline int forward(struct __sk_buff *skb, struct flow_ref *flow, struct scratch *scratch,
+				   struct segment *seg)
 {
-	struct scratch *scratch = get_scratch();
-	struct flow_ref ref, *flow = &ref;
-	struct headers *h, *new;
-	struct ls_record *rec;
-	struct segment *seg;
+	struct headers *h = &scratch->in, *new = &scratch->out;
+	struct ls_record *rec = flow->rec;
 	struct route route = {};
 	struct edits edits;
 	enum admission admission;
 	enum ls_verdict reason;
 	int as_it_came;
-	__u32 mode;
 
-	if (!scratch || !find_by_number(number, flow))
-		return NEXT;
-	/* Note nothing of a flow that has come back, or has parted, since its mode was read: its sockets are
-	 * in the path again. */
-	mode = mode_of_flow(flow);
-	if (mode != LS_FINAL && mode != LS_FREEZE)
-		return look_again(skb);
-	h = &scratch->in;
-	new = &scratch->out;
-	seg = &scratch->segment;
-	rec = flow->rec;
 	if (hops_left(h) <= 1)
 		return drop(LS_V_DROP_TTL);
 	/* Verify a segment that is copied: the copy may come into a socket's send queue. */
@@ -357,6 +342,24 @@ __noinline enum step stop(struct __sk_buff *skb, __u32 number, __u32 mode, int *
 	return DONE;
 }
 
+/* Forwards a segment of a spliced flow, unless it meets a trap. Returns the step that is left, or DONE with
+ * the action. */
+static __always_inline enum step forward_untrapped(struct __sk_buff *skb, __u32 number, struct flow_ref *flow,
+						   struct scratch *scratch, __u32 mode, int *action)
+{
+	struct segment *seg = &scratch->segment;
+	enum step step = TO_FAR_END;
+
+	if (meets_trap(flow->rec, seg) || (mode == LS_FREEZE && is_new(flow, seg)))
+		step = stop(skb, number, mode, action);
+	else if (flow->slot && mode != LS_FINAL && mode != LS_FREEZE)
+		step = TO_SOCKETS;
+	if (step != TO_FAR_END)
+		return step;
+	*action = forward(skb, flow, scratch, seg);
+	return DONE;
+}
+
 /*
  * Processes a packet with ports of the direction with this number, up to the mode that decides. `kind` is
  * SEGMENT, or what parse_tuple() found instead. The first fragment of a segment is translated as one, if the
@@ -399,10 +402,8 @@ __noinline enum step by_mode(struct __sk_buff *skb, __u32 number, enum parsed ki
 		*action = syn_with_sockets(skb, flow, scratch, seg, mode);
 	else if (seg->flags & TCP_SYN && syn_of_spliced(skb, flow, seg, mode, action))
 		return DONE;
-	else if (meets_trap(flow->rec, seg) || (mode == LS_FREEZE && is_new(flow, seg)))
-		return stop(skb, number, mode, action);
 	else
-		return flow->slot && mode != LS_FINAL && mode != LS_FREEZE ? TO_SOCKETS : TO_FAR_END;
+		return forward_untrapped(skb, number, flow, scratch, mode, action);
 	return DONE;
 }
 
