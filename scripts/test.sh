@@ -2,7 +2,7 @@
 # Runs all checks and tests, whatever fails; says in the end which tests were the slowest, what failed, what could not be run, and
 # how many there were of each.
 #
-#   RUST_TEST_THREADS=N   how many tests of a program run at once; four for each processor: most of them wait most of the time
+#   RUST_TEST_THREADS=N   how many tests of a program run at once; three for each processor: most of them wait most of the time
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -16,7 +16,7 @@ log=$work/log
 # One line for each test that found this machine unable to do what it needs (`longsplice_lab::not_run`).
 export LONGSPLICE_NOT_RUN=$work/not-run
 : >"$LONGSPLICE_NOT_RUN"
-export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((4 * $(nproc)))}
+export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((3 * $(nproc)))}
 # The harness tells the time of each test only to who may use what is unstable. Only the test programs get this word: the compiler
 # must not, or everything would be built anew.
 host=$(rustc -vV | sed -n 's/^host: //p' | tr a-z- A-Z_)
