@@ -6,8 +6,8 @@
 #ifndef LONGSPLICE_FAMILIES_H
 #define LONGSPLICE_FAMILIES_H
 
-#include "csum.h"
 #include "flow.h"
+#include "fragment_header.h"
 
 /* Bytes by which an IPv6 header is longer than one of IPv4 without options. */
 #define LONGER (sizeof(struct ipv6hdr) - sizeof(struct iphdr))
@@ -63,9 +63,10 @@ static __always_inline void seal_v4(struct headers *h)
 }
 
 /* Replaces the IP header in the buffer by one of the other version. Traffic class, ECN and hop limit stay
- * (RFC 7915 sections 4.1 and 5.1); the addresses are the caller's to set. The verifier follows this function
- * by itself: the usual path only tests a bit. */
-__noinline int change_version(struct headers *h, __u32 label)
+ * (RFC 7915 sections 4.1 and 5.1); the addresses are the caller's to set. An IPv6 header counts `between`
+ * bytes of extension headers, which the caller adds. The verifier follows this function by itself: the usual
+ * path only tests a bit. */
+__noinline int change_version(struct headers *h, __u32 label, __u32 between)
 {
 	__u32 len, class, hops;
 	struct ethhdr eth;
@@ -81,26 +82,9 @@ __noinline int change_version(struct headers *h, __u32 label)
 		fill_v4(h, len, class, hops);
 	} else {
 		h->v6.eth = eth;
-		fill_v6(h, len, class, hops, label);
+		fill_v6(h, len + between, class, hops, label);
 	}
 	return 0;
-}
-
-/* Makes a header say that nothing stands between it and TCP. */
-static __always_inline void drop_between(struct headers *h)
-{
-	__u32 len = upper_length(h);
-
-	if (l4_of(h) == plain_l4(h))
-		return;
-	h->l4 = plain_l4(h);
-	if (is_v6(h)) {
-		h->v6.ip.nexthdr = IPPROTO_TCP;
-		h->v6.ip.payload_len = bpf_htons(len);
-	} else {
-		h->v4.ip.ihl = sizeof(h->v4.ip) / 4;
-		h->v4.ip.tot_len = bpf_htons(len + sizeof(h->v4.ip));
-	}
 }
 
 /* Changes the packet's version of IP to that of `new`; what stands between IP and TCP goes first. Returns 0,
@@ -137,6 +121,41 @@ static __always_inline int store_changed(struct __sk_buff *skb, struct headers *
 						     BPF_F_RECOMPUTE_CSUM);
 }
 
+/* Makes a fragment of a packet that was one before its version changed (RFC 7915 sections 4.1 and 5.1.1); the
+ * length in an IPv6 header counts the extension header already. Returns 0, or -1. */
+static __always_inline int become_fragment(struct __sk_buff *skb, struct headers *h, const struct fragment *f)
+{
+	struct fragment_header between = {
+	    .next = IPPROTO_TCP, .offset = bpf_htons(f->offset | !f->last), .id = f->id};
+
+	if (is_v6(h)) {
+		h->v6.ip.nexthdr = NEXT_FRAGMENT;
+		if (bpf_skb_adjust_room(skb, sizeof(between), BPF_ADJ_ROOM_NET, BPF_F_ADJ_ROOM_FIXED_GSO) ||
+		    bpf_skb_store_bytes(skb, V6_L4, &between, sizeof(between), BPF_F_RECOMPUTE_CSUM))
+			return -1;
+	} else {
+		h->v4.ip.id = f->id;
+		h->v4.ip.frag_off = bpf_htons(f->offset / 8 | (f->last ? 0 : 0x2000));
+		seal_v4(h);
+	}
+	return store_ip(skb, h);
+}
+
+/* Writes headers of the other version, which stand in `new` with right checksums, into the packet.
+ * `directly`: see write_headers_fast(). Returns 0, or -1. */
+static __always_inline int store_across(struct __sk_buff *skb, const struct headers *old, struct headers *new,
+					__u32 opt_len, int directly)
+{
+	enum summed summed = summed_of(skb);
+
+	if (change_packet(skb, old, new))
+		return -1;
+	if (directly && summed != CHECKSUM_COMPLETE && summed != CHECKSUM_UNKNOWN &&
+	    !store_directly((void *)(long)skb->data, (void *)(long)skb->data_end, new, opt_len))
+		return 0;
+	return store_changed(skb, new, opt_len);
+}
+
 /*
  * Writes `new` over the headers `old` of the other version, and corrects all checksums. A super-packet of
  * over 64 kB has no length in its header, and is refused: the other version could not say it. Returns 0, or
@@ -145,11 +164,10 @@ static __always_inline int store_changed(struct __sk_buff *skb, struct headers *
 static __always_inline int write_across(struct __sk_buff *skb, struct headers *old, struct headers *new,
 					__u32 opt_len, int directly)
 {
-	enum summed summed = summed_of(skb);
 	__u32 addresses, tcp;
-	int partial;
+	struct fragment f = {};
+	int partial, is_piece;
 
-	drop_between(new);
 	if (opt_len > 40 || !upper_length(new))
 		return -1;
 	partial = is_left_to_device(skb, tcp_check_at(old));
@@ -160,12 +178,10 @@ static __always_inline int write_across(struct __sk_buff *skb, struct headers *o
 				 : adjust(new->tcp.check, add_sums(tcp, addresses));
 	if (!is_v6(new))
 		seal_v4(new);
-	if (change_packet(skb, old, new))
+	is_piece = !read_fragment(skb, old, &f) && !(f.last && !f.offset);
+	if (store_across(skb, old, new, opt_len, directly))
 		return -1;
-	if (directly && summed != CHECKSUM_COMPLETE && summed != CHECKSUM_UNKNOWN &&
-	    !store_directly((void *)(long)skb->data, (void *)(long)skb->data_end, new, opt_len))
-		return 0;
-	return store_changed(skb, new, opt_len);
+	return is_piece ? become_fragment(skb, new, &f) : 0;
 }
 
 #endif

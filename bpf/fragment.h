@@ -41,77 +41,15 @@ struct {
 /* Limits the time between the first and the last fragment, in ticks: Linux reassembles for 30 s. */
 #define FRAGMENT_TICKS 28
 
-struct fragment_header {
-	__u8 next, reserved;
-	__be16 offset; /* in bytes, and "more" in the lowest bit */
-	__be32 id;
-};
-
-/* Position of a fragment in its datagram. */
-struct fragment {
-	__u32 offset; /* bytes */
-	__u32 len;    /* bytes of payload of IP */
-	__u32 last;
-	__be32 id;
-};
-
 static __always_inline void key_of(const struct headers *h, __be32 id, struct fragment_key *key)
 {
 	key->id = id;
 	get_addresses(h, key->saddr, key->daddr);
 }
 
-/* Reads the position of a fragment, whose IP header is in h. Returns 0; -1 if it is no fragment of TCP, or
- * its headers do not have the usual layout. */
-static __always_inline int read_fragment(struct __sk_buff *skb, const struct headers *h, struct fragment *f)
-{
-	struct fragment_header v6;
-	__u32 total = ip_length(h), field, header = sizeof(h->v4.ip);
-
-	if (is_v6(h)) {
-		header = sizeof(h->v6.ip) + sizeof(v6);
-		if (h->v6.ip.nexthdr != NEXT_FRAGMENT || bpf_skb_load_bytes(skb, V6_L4, &v6, sizeof(v6)) ||
-		    v6.next != IPPROTO_TCP)
-			return -1;
-		field = bpf_ntohs(v6.offset);
-		f->offset = field & 0xfff8;
-		f->last = !(field & 1);
-		f->id = v6.id;
-	} else {
-		if (h->v4.ip.ihl != 5 || h->v4.ip.protocol != IPPROTO_TCP)
-			return -1;
-		field = bpf_ntohs(h->v4.ip.frag_off);
-		f->offset = (field & 0x1fff) * 8;
-		f->last = !(field & 0x2000);
-		f->id = h->v4.ip.id;
-	}
-	if (total <= header || total > skb->len - L3_OFFSET)
-		return -1;
-	f->len = total - header;
-	return 0;
-}
-
-/* Sets another identification in the headers, and in the packet behind them. Returns 0, or -1. */
-static __always_inline int set_fragment_id(struct __sk_buff *skb, struct headers *h, __be32 id)
-{
-	__be16 old = h->v4.ip.id;
-
-	if (is_v6(h))
-		return bpf_skb_store_bytes(skb, V6_L4 + offsetof(struct fragment_header, id), &id, sizeof(id),
-					   BPF_F_RECOMPUTE_CSUM)
-			   ? -1
-			   : 0;
-	h->v4.ip.id = id;
-	h->v4.ip.check = adjust(h->v4.ip.check, (__u32)(__u16)~old + h->v4.ip.id);
-	return bpf_skb_store_bytes(skb, L3_OFFSET, &h->v4.ip, sizeof(h->v4.ip), 0) ? -1 : 0;
-}
-
-/* Returns whether fragments of this flow may pass: no local program needs the payload, and they keep their
- * version of IP. */
+/* Returns whether fragments of this flow may pass: no local program needs the payload. */
 static __always_inline int passes_fragments(const struct flow_ref *flow)
 {
-	if (crosses(flow->rec))
-		return 0;
 	if (!flow->slot)
 		return flow->placement == LS_DETACHED;
 	return mode_of(flow->slot) == LS_FINAL && !(flow->slot->flags & LS_COPY);
@@ -159,7 +97,7 @@ __noinline int begin_fragments(struct __sk_buff *skb)
 	tuple = &scratch->tuple;
 	if (!is_plain_sound(h) || read_fragment(skb, h, &f) || f.offset)
 		return -1;
-	if (l4_of(h) != (is_v6(h) ? V6_L4 + sizeof(struct fragment_header) : V4_L4))
+	if (l4_of(h) != fragment_l4(h))
 		return -1;
 	if (seg->flags & (TCP_SYN | TCP_RST) || !find(tuple, &flow) || !passes_fragments(&flow))
 		return -1;
@@ -218,23 +156,37 @@ static __always_inline int head_for_far_end(struct __sk_buff *skb, const struct 
 
 	__builtin_memcpy(new, &scratch->in, offsetof(struct headers, tcp));
 	__builtin_memset(&new->tcp, 0, sizeof(new->tcp));
+	if (crosses(rec))
+		change_version(new, label_of(rec), sizeof(struct fragment_header));
 	address_to(new, far_of(flow));
 	count_hop(new);
 	if (find_route(skb, new, rec, flow->slot ? 0 : rec->where, route))
 		return -1;
-	mend_ip_check(&scratch->in, new);
+	if (!crosses(rec))
+		mend_ip_check(&scratch->in, new);
 	return 0;
+}
+
+/* Writes the IP header of a later fragment: of its own version, or of the other one. Returns 0, or -1. */
+static __always_inline int write_fragment(struct __sk_buff *skb, struct scratch *scratch,
+					  const struct fragment *f)
+{
+	struct headers *old = &scratch->in, *new = &scratch->out;
+
+	if (is_v6(old) != is_v6(new))
+		return change_packet(skb, old, new) || become_fragment(skb, new, f) ? -1 : 0;
+	return store_ip(skb, new) || set_fragment_id(skb, new, f->id) ? -1 : 0;
 }
 
 /* Translates a later fragment and sends it: it has no header but IP's. */
 static __always_inline int forward_fragment(struct __sk_buff *skb, const struct flow_ref *flow,
-					    struct scratch *scratch, __be32 id)
+					    struct scratch *scratch, const struct fragment *f)
 {
 	struct route route = {};
 
 	if (head_for_far_end(skb, flow, scratch, &route))
 		return drop(route.reason);
-	if (store_ip(skb, &scratch->out) || set_fragment_id(skb, &scratch->out, id))
+	if (write_fragment(skb, scratch, f))
 		return drop(LS_V_DROP_REWRITE);
 	count(LS_V_FRAGMENT);
 	count(LS_V_FORWARDED);
@@ -287,7 +239,10 @@ __noinline int later_fragment(struct __sk_buff *skb)
 	if (seg->in_place)
 		note_fin_or_rst(&flow, seg);
 	note_translated(flow.rec, seg);
-	return forward_fragment(skb, &flow, scratch, d->id);
+	/* Leave the extension header behind, if the version of IP changes. */
+	scratch->in.l4 = fragment_l4(&scratch->in);
+	f.id = d->id;
+	return forward_fragment(skb, &flow, scratch, &f);
 }
 
 #endif

@@ -167,8 +167,8 @@ static __always_inline int change_error(struct quote *q, struct headers *outer, 
 	/* Count the length of what the quoted header stands before, not from the beginning of the error. */
 	q->new.is_v6 = q->old.is_v6;
 	q->new.l4 = l4_of(&q->old) - at + L3_OFFSET;
-	change_version(&q->new, label);
-	change_version(outer, label);
+	change_version(&q->new, label, 0);
+	change_version(outer, label, 0);
 	len = sizeof(q->icmp) + plain_l4(outer) - L3_OFFSET + quoted_length(q);
 	if (is_v6(outer)) {
 		outer->v6.ip.nexthdr = IPPROTO_ICMPV6;

@@ -125,7 +125,7 @@ static __always_inline void translate(struct headers *h, const struct segment *s
 	__u32 window = (seg->window << scale_in(rec)) >> scale_out(rec);
 
 	if (crosses(rec))
-		change_version(h, label_of(rec));
+		change_version(h, label_of(rec), seg->whole ? 0 : sizeof(struct fragment_header));
 	address_to(h, far);
 	count_hop(h);
 	h->tcp.seq = bpf_htonl(seg->seq + rec->seq_off);

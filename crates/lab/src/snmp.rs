@@ -1,6 +1,7 @@
-//! Kernel counters of a namespace: `/proc/net/snmp` and `/proc/net/netstat`.
+//! Kernel counters of a namespace: `/proc/net/snmp`, `snmp6` and `netstat`.
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::{fmt, fs};
 
 use serde::Serialize;
@@ -22,7 +23,28 @@ impl Counters {
                 text,
             })?;
         }
+        match fs::read_to_string("/proc/thread-self/net/snmp6") {
+            Ok(text) => counters.parse_v6(&text),
+            // This kernel has no IPv6.
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(Error::io("read /proc/net/snmp6")(error)),
+        }
         Ok(counters)
+    }
+
+    /// Parses lines `Ip6Name 1`, of which the group ends with the 6.
+    fn parse_v6(&mut self, text: &str) {
+        for line in text.lines() {
+            let words = line.split_once(char::is_whitespace);
+            let Some((name, value)) =
+                words.and_then(|(name, value)| Some((name, value.trim().parse().ok()?)))
+            else {
+                continue;
+            };
+            if let Some((group, name)) = name.split_once('6') {
+                self.0.insert(format!("{group}6.{name}"), value);
+            }
+        }
     }
 
     /// Parses pairs of lines: `Group: Name Name …` and `Group: 1 2 …`.
@@ -125,6 +147,15 @@ mod tests {
         );
         let tally = diff.tally();
         assert_eq!((tally.sent_again, tally.timeouts, tally.resets_sent), (7, 3, 0));
+    }
+
+    #[test]
+    fn counters_of_ipv6_have_a_group_of_their_own() {
+        let mut counters = counters("Ip: ReasmOKs\nIp: 1\n");
+        counters.parse_v6("Ip6ReasmOKs                     \t7\nIcmp6OutType135  2\nodd\n");
+        assert_eq!(counters.get("Ip.ReasmOKs"), 1);
+        assert_eq!(counters.get("Ip6.ReasmOKs"), 7);
+        assert_eq!(counters.get("Icmp6.OutType135"), 2);
     }
 
     #[test]

@@ -4,13 +4,14 @@ use std::net::SocketAddr;
 
 use longsplice_dataplane::{Context, Family, Hook, Leg, Mode, PerSide, Side, Slot};
 
+use super::fragments::{pieces, with_id};
 use crate::support::{
     FAMILY, choose,
     flow::{Plan, REDIRECT, SHOT},
     icmp::{IcmpError, WHOLE_QUOTE},
     net::{Net, OUR_MAC, PEER_MAC},
     options::usual,
-    packet::{ETH, Packet, assert_frame, internet_checksum, pattern},
+    packet::{ACK, ETH, FIN, Packet, assert_frame, internet_checksum, pattern},
     plane::Plane,
     reference::Reference,
 };
@@ -186,6 +187,38 @@ fn what_stands_between_ip_and_tcp_is_left_out() {
         let (verdict, got) = across.ingress(side, &sent.bytes(), false);
         assert_eq!(verdict, REDIRECT, "{side:?}");
         assert_frame(&got, &expected, &format!("{side:?}"));
+    }
+}
+
+/// Fragments keep their place (RFC 7915 sections 4.1 and 5.1.1); IPv6 has it in an extension header.
+#[test]
+fn fragments_become_those_of_the_other_version() {
+    for depth in [Mode::Final, Mode::Moved] {
+        let (across, _slot) = Across::new(depth);
+        let mut id = 0x1000;
+        for side in Side::BOTH {
+            for summed in [false, true] {
+                id += 1;
+                let whole = Packet {
+                    id,
+                    flags: ACK | FIN,
+                    options: usual(60_000 + u32::from(id), 4),
+                    payload: pattern(688),
+                    ..across.segment(side)
+                };
+                let sent = pieces(&whole);
+                let expected = pieces(&across.translated(side, &whole));
+                assert_eq!(sent.len(), 3);
+                let mut first = None;
+                for i in 0..sent.len() {
+                    let (verdict, got) = across.ingress(side, &sent[i], summed);
+                    let told = format!("{depth:?} {side:?} {summed} piece {i}");
+                    assert_eq!(verdict, REDIRECT, "{told}");
+                    let like = first.get_or_insert_with(|| got.clone());
+                    assert_frame(&got, &with_id(&expected[i], like), &told);
+                }
+            }
+        }
     }
 }
 

@@ -1,11 +1,14 @@
 //! Fragments of a spliced flow: the first one is translated, the others follow it.
 
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::{
+    ops::Range,
+    sync::atomic::{AtomicU16, Ordering},
+};
 
 use longsplice_dataplane::{Context, Family, Hook, Side};
 
 use crate::support::{
-    FAMILY, choose,
+    choose,
     flow::{Flow, OK, Plan, REDIRECT, SHOT},
     packet::*,
 };
@@ -24,10 +27,23 @@ fn segment(flow: &Flow, side: Side) -> Packet {
     flow.timed(side, 1, whole)
 }
 
-/// Offset of the identification.
-const ID: std::ops::Range<usize> = choose(18, 58)..choose(20, 62);
+/// Returns the version of IP of a frame.
+fn version_of(frame: &[u8]) -> Family {
+    match frame[ETH] >> 4 {
+        4 => Family::V4,
+        _ => Family::V6,
+    }
+}
 
-/// Returns the fragments of a segment, with the checksum of the whole.
+/// Returns the place of the identification in a frame.
+fn id_of(frame: &[u8]) -> Range<usize> {
+    match version_of(frame) {
+        Family::V4 => 18..20,
+        Family::V6 => 58..62,
+    }
+}
+
+/// Returns the fragments of a segment of either version of IP, with the checksum of the whole.
 pub(crate) fn pieces(whole: &Packet) -> Vec<Vec<u8>> {
     let l4 = whole.l4();
     let bytes = whole.bytes();
@@ -40,8 +56,12 @@ pub(crate) fn pieces(whole: &Packet) -> Vec<Vec<u8>> {
             let mut frame = header.bytes();
             frame.truncate(header.l4());
             frame.extend(&body[i * PIECE..body.len().min((i + 1) * PIECE)]);
-            let len = frame.len() - ETH - choose(0, 40);
-            frame[LENGTH].copy_from_slice(&(len as u16).to_be_bytes());
+            let (length, uncounted) = match version_of(&frame) {
+                Family::V4 => (16..18, 0),
+                Family::V6 => (18..20, 40),
+            };
+            let len = frame.len() - ETH - uncounted;
+            frame[length].copy_from_slice(&(len as u16).to_be_bytes());
             mend(&mut frame);
             frame
         })
@@ -50,7 +70,7 @@ pub(crate) fn pieces(whole: &Packet) -> Vec<Vec<u8>> {
 
 /// Computes the checksum of an IPv4 header.
 fn mend(frame: &mut [u8]) {
-    if FAMILY == Family::V4 {
+    if version_of(frame) == Family::V4 {
         frame[24..26].fill(0);
         let check = internet_checksum(&[&frame[14..34]]);
         frame[24..26].copy_from_slice(&check.to_be_bytes());
@@ -60,7 +80,8 @@ fn mend(frame: &mut [u8]) {
 /// Returns the frame with the identification of another.
 pub(crate) fn with_id(frame: &[u8], like: &[u8]) -> Vec<u8> {
     let mut frame = frame.to_vec();
-    frame[ID].copy_from_slice(&like[ID]);
+    let id = id_of(&frame);
+    frame[id.clone()].copy_from_slice(&like[id]);
     mend(&mut frame);
     frame
 }
@@ -165,13 +186,14 @@ fn what_has_no_first_one_is_not_touched() {
         let sent = pieces(&segment(flow, side));
         // The table outlives a flow: this identification is new to it.
         let mut alone = sent[1].clone();
-        alone[ID.start] ^= 0x40;
+        let id = id_of(&alone);
+        alone[id.start] ^= 0x40;
         mend(&mut alone);
         flow.ignores(side, &alone);
         flow.ingress(side, &sent[0]);
         // A fragment of another datagram, or of another sender.
         let mut other = sent[1].clone();
-        other[ID.start + 1] ^= 1;
+        other[id.start + 1] ^= 1;
         mend(&mut other);
         flow.ignores(side, &other);
         let mut stranger = sent[1].clone();
