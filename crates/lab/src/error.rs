@@ -46,14 +46,6 @@ pub enum Error {
         /// Largest number of servers.
         most: usize,
     },
-    /// The chain has no link, or too many.
-    #[error("a chain has 1 to {most} links, not {asked}")]
-    Links {
-        /// Number of links in the chain.
-        asked: usize,
-        /// Largest number of links.
-        most: usize,
-    },
     /// The description of a graph cannot be used.
     #[error("a graph cannot be had: {0}")]
     Graph(String),

@@ -70,8 +70,7 @@ pub use netns::Namespace;
 pub use process::Process;
 pub use snmp::{Counters, Tally};
 pub use topology::{
-    Chain, Emulated, Family, Graph, GraphLink, GraphSpec, Leg, Line, LineOptions, MultiServer,
-    MultiServerOptions,
+    Emulated, Family, Graph, GraphLink, GraphSpec, Leg, Line, LineOptions, MultiServer, MultiServerOptions,
 };
 pub use traffic::{ConnectionSpec, Exchanges, Outcome, Traffic, TrafficServer, TrafficSpec};
 pub use tunnel::{Tunnel, TunnelEnd};

@@ -79,20 +79,6 @@ impl Family {
         }
     }
 
-    /// Returns the network of the interface that has `addr`, in this family, as `ip route` reads it.
-    pub(super) fn network_of(self, addr: IpAddr) -> String {
-        match self.addr(addr) {
-            IpAddr::V4(v4) => {
-                let [first, second, third, _] = v4.octets();
-                format!("{}/24", Ipv4Addr::new(first, second, third, 0))
-            }
-            IpAddr::V6(v6) => {
-                let [a, b, c, d, ..] = v6.segments();
-                format!("{}/64", Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0))
-            }
-        }
-    }
-
     /// Returns the families of addresses in a topology that is known by this one.
     pub(super) fn present(self) -> &'static [Family] {
         match self {
@@ -144,13 +130,6 @@ mod tests {
                 assert_eq!(Family::V6.addr(addr), v6);
             }
         }
-    }
-
-    #[test]
-    fn a_network_has_its_first_address() {
-        let addr: IpAddr = "198.18.3.2".parse().unwrap();
-        assert_eq!(Family::V4.network_of(addr), "198.18.3.0/24");
-        assert_eq!(Family::V6.network_of(addr), "2001:db8:0:3::/64");
     }
 
     #[test]

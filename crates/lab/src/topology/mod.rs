@@ -1,8 +1,7 @@
 //! Nodes and what connects them: a client, a forwarder in the middle, and servers.
 //!
 //! [`Line`] and [`Emulated`] are three nodes in a row, on veth pairs and on emulated links. A [`MultiServer`] has any number of
-//! servers, a router before the forwarder where one is wanted, and a [`Leg`] of either kind between any two. A [`Chain`]
-//! has up to seven nodes in a row, and a link of its own between any two neighbors. A [`Graph`] is any graph of emulated
+//! servers, a router before the forwarder where one is wanted, and a [`Leg`] of either kind between any two. A [`Graph`] is any graph of emulated
 //! links, with routers inside the emulator, and addresses of its own.
 //!
 //! All others use the same names and addresses (198.18.0.0/15 is set aside for benchmarks, 2001:db8::/32 for documentation), so
@@ -17,15 +16,7 @@
 //!   client                   router                         forwarder
 //!   c0 198.18.1.1 -------- r0 198.18.1.2
 //!                          r1 198.18.0.1 -------- f0 198.18.0.2   with a router before the forwarder
-//!
-//!   client                   node1                          node2                     server
-//!   c0 198.18.1.1 -------- f0 198.18.1.2
-//!                          f1 198.18.2.1 -------- f0 198.18.2.2
-//!                                                 f1 198.18.3.2 -------- s0 198.18.3.1   a chain of two nodes
 //! ```
-//!
-//! Each node of a chain has `f0` on the client's side and `f1` on the server's, and a chain of one node has the addresses
-//! of [`Emulated`].
 //!
 //! A topology of [`Family::V6`] has IPv6 addresses, too, and is known by those: where the drawing has 198.18.1.2, its
 //! address is 2001:db8:0:1::2. There is no duplicate address detection and no router solicitation.
@@ -33,7 +24,6 @@
 //! Namespaces are named after the test, the node, the process that made them and a counter: `my-test-client-4711-0`.
 //! They go with their guards; see [`crate::cleanup`] for other ends.
 
-mod chain;
 mod family;
 mod graph;
 mod leg;
@@ -42,7 +32,6 @@ mod multi_server;
 mod netem;
 mod settings;
 
-pub use chain::Chain;
 pub use family::Family;
 pub use graph::{Graph, GraphLink, GraphSpec};
 pub use leg::Leg;

@@ -67,18 +67,6 @@ pub(super) fn default_route(namespace: &Namespace, via: IpAddr) -> Result<(), Er
     Ok(())
 }
 
-/// Adds a route to the network of an address via the node with another address, in each family that is present.
-pub(super) fn network_route(namespace: &Namespace, of: IpAddr, via: IpAddr) -> Result<(), Error> {
-    for family in Family::of(via).present() {
-        let (via, network) = (family.addr(via), family.network_of(of));
-        tool::ip(&format!(
-            "-n {} -{family} route add {network} via {via}",
-            namespace.name()
-        ))?;
-    }
-    Ok(())
-}
-
 /// Lets namespaces choose CUBIC. On a machine whose default is another algorithm it is "restricted", and only the
 /// machine's own namespace may have it as a default. This is the only setting that is changed on the machine itself.
 fn allow_cubic() -> Result<(), Error> {

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use longsplice_lab::{
-    Chain, Emulated, Error, Family, Line, LineOptions, LinkReport, LinkSpec, MultiServer, MultiServerOptions,
+    Emulated, Error, Family, Line, LineOptions, LinkReport, LinkSpec, MultiServer, MultiServerOptions,
     Namespace, cleanup,
 };
 use nix::sys::socket::{setsockopt, sockopt::RcvBufForce};
@@ -35,12 +35,6 @@ pub(crate) fn emulated_of(
 /// Makes a topology of emulated links given as text.
 pub(crate) fn linked(name: &str, client_link: &str, server_link: &str) -> Emulated {
     emulated(name, client_link.parse().unwrap(), server_link.parse().unwrap())
-}
-
-/// Makes a row of nodes.
-pub(crate) fn chain(name: &str, family: Family, links: &[LinkSpec]) -> Chain {
-    prepare();
-    or_needs_root(Chain::new(name, family, links))
 }
 
 /// Makes a topology with several servers.

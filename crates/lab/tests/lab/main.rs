@@ -3,7 +3,6 @@
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails as the test does")]
 
-mod chain;
 mod checker;
 mod common;
 mod exchanges;
