@@ -367,10 +367,10 @@ impl Direction {
             true => RecvFlags::PEEK,
             false => RecvFlags::empty(),
         };
-        let most = match std::mem::take(&mut self.filled) {
-            true => self.room_in(to)?.clamp(FIRST, BUFFER),
-            false => FIRST,
-        };
+        if std::mem::take(&mut self.filled) {
+            self.ask_for_room(to)?;
+        }
+        let most = self.known_room.clamp(FIRST, BUFFER);
         SCRATCH.with_borrow_mut(|buffer| {
             let buffer = &mut buffer[..room.min(allowed).min(most)];
             let asked = buffer.len();
@@ -414,16 +414,17 @@ impl Direction {
         self.unsent_limit.unwrap_or(NOTSENT_LOWAT)
     }
 
-    /// Estimates how many bytes a socket takes now: more would be held, or be copied in vain.
-    fn room_in(&mut self, to: &TcpStream) -> io::Result<usize> {
-        if self.known_room < ENOUGH {
-            let free = room(to)?;
-            self.known_room = match self.bounded {
-                true => free.min(self.unsent_limit().saturating_sub(unsent(to)?) as usize),
-                false => free,
-            };
+    /// Asks how many bytes a socket takes now, if little room is known: more would be held, or be copied in vain.
+    fn ask_for_room(&mut self, to: &TcpStream) -> io::Result<()> {
+        if self.known_room >= ENOUGH {
+            return Ok(());
         }
-        Ok(self.known_room)
+        let free = room(to)?;
+        self.known_room = match self.bounded {
+            true => free.min(self.unsent_limit().saturating_sub(unsent(to)?) as usize),
+            false => free,
+        };
+        Ok(())
     }
 
     /// Notes the end of the stream. In peek mode, reads it off the socket, so that `copied_seq` counts the FIN.
