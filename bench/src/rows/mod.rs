@@ -9,6 +9,7 @@ mod depth;
 mod exchanges;
 mod first_byte;
 mod integrity;
+mod legs;
 mod load;
 mod memory;
 mod middle;
@@ -50,7 +51,8 @@ struct Args {
     quick: bool,
     /// Only these rows of the tables: 1 to 10 of the splice, 3.1 to 3.6 of the way back, 4.1 to 4.7 of the
     /// complete translation, 5.1 to 5.6 of the switch, 13.5 of the review, 14.1 to 14.4 of the
-    /// middle's cost, 15.1 to 15.6 of the accelerator, 16.9 of the reach [default: all]
+    /// middle's cost, 15.1 to 15.6 of the accelerator, 16.3, 16.4 and
+    /// 16.9 of the reach [default: all]
     #[arg(long, value_delimiter = ',', value_name = "ROW", value_parser = known_row)]
     rows: Vec<Row>,
     /// Directory of the run's file [default: bench/results, or target/bench if shortened]
@@ -294,6 +296,16 @@ const EXPERIMENTS: &[Experiment] = &[
         rows: &[Row::accelerator(5)],
         title: "beside a transparent relay of every connection",
         run: accelerator::relay::run,
+    },
+    Experiment {
+        rows: &[Row::reach(3)],
+        title: "one bulk stream, one leg of each family",
+        run: legs::families,
+    },
+    Experiment {
+        rows: &[Row::reach(4)],
+        title: "one bulk stream, a tun on one leg",
+        run: legs::tunnel,
     },
     Experiment {
         rows: &[Row::reach(9)],

@@ -222,6 +222,8 @@ async fn handle_plain(
         let read = client.read(&mut message).await?;
         let now = monotonic_ns();
         if read == 0 {
+            // The connection was made to reset where the process dies.
+            SockRef::from(&server).set_linger(None)?;
             return Ok(());
         }
         ensure!(read == MESSAGE, "{read} of {MESSAGE} bytes were read at once");
