@@ -279,8 +279,10 @@ static __always_inline enum admission check_reset(const struct ls_record *rec, c
  * check is the same with better knowledge, and answers segments that it does not accept. So segments that may
  * be honest pass: a reset, which is challenged (section 3.2), a SYN, which is challenged, too
  * (section 4.2), and repetitions of old bytes, keep-alives and probes among them, as far back as the far
- * end's window can reach. No guess changes our notes: two guesses could achieve what one cannot, make a reset
- * count or turn TSval back.
+ * end's window can reach. So does a segment that begins in the window and ends beyond it: the sender may not
+ * know the window, if it was told of more before or an update was lost, and learns of it by the answer alone.
+ * No guess changes our notes: two guesses could achieve what one cannot, make a reset count or turn TSval
+ * back.
  */
 static __always_inline enum admission check_against(const struct ls_record *rec, const struct ls_record *back,
 						    __u32 offered, struct segment *seg,
@@ -295,7 +297,8 @@ static __always_inline enum admission check_against(const struct ls_record *rec,
 		return may_challenge(rec) ? ADMITTED : refuse(reason, LS_V_DROP_SYN);
 	if (acks_too_little(rec, back, seg) || after(seg->ack, end_of(back) + back->seq_off))
 		return refuse(reason, LS_V_DROP_ACK);
-	if (after(seg->end, offered + 1) || before(seg->end, acked - 1 - (65535 << scale_in(back))))
+	if ((after(seg->seq, offered) && after(seg->end, offered + 1)) ||
+	    before(seg->end, acked - 1 - (65535 << scale_in(back))))
 		return refuse(reason, LS_V_DROP_WINDOW);
 	if (before(seg->end, acked))
 		return ADMITTED;

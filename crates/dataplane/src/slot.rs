@@ -346,8 +346,8 @@ impl Slot {
         }
     }
 
-    /// Notes the bytes that a socket sent and received just before its flow was registered. `ended`: they include the FIN
-    /// of its peer.
+    /// Notes what a socket sent and received just before its flow was registered: bytes, acknowledgements, and the window
+    /// that its peer offers. `ended`: the bytes include the FIN of its peer.
     pub fn note_socket(&self, side: Side, inspection: &Inspection, ended: bool) {
         let map = self.mapping(side);
         if ended {
@@ -366,6 +366,24 @@ impl Slot {
         ] {
             raise(word, value.raw());
         }
+        // Check after all is read: a wake that came before may have moved the numbers over bytes that bypassed the socket.
+        if !matches!(self.mode(), Mode::Track | Mode::Drain) {
+            return;
+        }
+        // The peer may send nothing more that repeats it.
+        let (acked, edge) = (inspection.snd_una - map.ack, inspection.peer_edge - map.ack);
+        for (word, value) in [
+            (leg_field!(self, side, rec.rx_ack), acked),
+            (leg_field!(self, side, loc_acked), acked),
+            (leg_field!(self, side, rec.rx_edge), edge),
+        ] {
+            raise(word, value.raw());
+        }
+    }
+
+    /// Notes that the peer of this side may have been offered this right edge (of the wire) before its flow was registered.
+    pub fn note_offered(&self, side: Side, edge: Seq) {
+        raise(leg_field!(self, side, tx_edge), edge.raw());
     }
 
     /// Adds to the payload bytes of the direction from a side.

@@ -138,7 +138,8 @@ fn check_against(rec: &Record, back: &Record, offered: Seq, seg: &mut Segment, c
     }
     // The far end may have acknowledged this much since the sender last heard of it.
     let oldest = acked - 1 - (65_535 << (back.wscale_in & 15));
-    if seg.end().after(limit) || seg.end().before(oldest) {
+    // A segment that begins in the window passes whole: only the far end's answer tells its sender of the window.
+    if (seg.seq.after(offered) && seg.end().after(limit)) || seg.end().before(oldest) {
         return Err(Verdict::DropWindow);
     }
     if seg.end().before(acked) {

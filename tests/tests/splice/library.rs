@@ -1,14 +1,21 @@
 //! Engine without the daemon, in a program that speaks a protocol of its own.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{
+    net::{Shutdown, SocketAddr},
+    time::Duration,
+};
 
 use longsplice_engine::{
-    Ended, OpenError, Pair as Near, PerSide, Side, Splicer, SplicerConfig, Trap, Until,
+    Ended, FlowState, OpenError, Pair as Near, PerSide, Side, Splicer, SplicerConfig, Trap, Until,
     policy::{DetachPolicy, SplicePolicy},
     reason::RelayReason,
 };
 use longsplice_lab::pattern::Pattern;
-use longsplice_tests::library::{Depth, Desk, at_once};
+use longsplice_tests::{
+    SOON,
+    library::{Depth, Desk, at_once},
+};
+use socket2::SockRef;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -123,6 +130,40 @@ fn bytes_are_inserted_and_removed_between_splices() {
             expect(&mut server, b"noted");
             next = at_once(returned, depth);
         }
+    }
+}
+
+/// A handler that has kept a pair for a while gives it to the splicer once more, and it ends before it is spliced again:
+/// what its sockets still have to send is mapped to the numbers of the wire as before.
+#[test]
+fn a_pair_that_a_handler_has_kept_ends_in_its_numbers() {
+    const REPLY: u64 = 130_000;
+    for depth in Depth::BOTH {
+        let desk = Desk::new("lib-kept");
+        let (mut pair, near) = desk.connect_for(depth);
+        let mut client = pair.client.stream.try_clone().unwrap();
+        SockRef::from(&client).set_recv_buffer_size(30_000).unwrap();
+        let call = desk.library.splice(near, Until::bytes_from(Side::Server, 30_000));
+        desk.library.wait_state(pair.client_port(), &[depth.state()]);
+        // The sockets' numbers are those of the wire less these bytes.
+        pair.exchange_unevenly(20_000, 30_000);
+        let returned = call.returned();
+        let mut server = pair.server.stream.try_clone().unwrap();
+        // In this time the legs part, and each stands alone.
+        std::thread::sleep(Duration::from_millis(500));
+        // More is on its way to the client than its buffer holds, so the pair waits for it.
+        std::io::Write::write_all(&mut server, Pattern::new(1).at(0, REPLY as usize)).unwrap();
+        let call = desk.library.splice(at_once(returned, depth), Until::closed());
+        desk.library
+            .wait_state(client.local_addr().unwrap().port(), &[FlowState::Coupling]);
+        client.shutdown(Shutdown::Write).unwrap();
+        drop((server, pair.server));
+        call.closed();
+        client.set_read_timeout(Some(SOON)).unwrap();
+        let mut reply = Vec::new();
+        std::io::Read::read_to_end(&mut client, &mut reply).unwrap();
+        assert_eq!(reply.len() as u64, REPLY);
+        assert_eq!(Pattern::new(1).mismatch(0, &reply), None);
     }
 }
 

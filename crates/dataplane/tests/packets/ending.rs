@@ -73,7 +73,8 @@ fn a_fin_counts_where_it_can_be_in_place() {
         (500, 0, true), // something before it was lost
         (window, 0, true),
         (window + 1, 0, false),
-        (window - 9, 11, false),
+        (window - 9, 11, true), // it begins in the window
+        (window + 1, 11, false),
         (1 << 30, 0, false),
         (u32::MAX - 1, 0, false), // before what is acknowledged
         (1 << 31, 0, false),

@@ -117,7 +117,7 @@ fn what_lies_beyond_the_window_is_dropped() {
             (edge + 2, 0, ACK),
             (edge + 1, 1, ACK | PSH),
             (edge + 1, 0, ACK | FIN),
-            (edge - 8, 10, ACK | URG),
+            (edge + 1, 10, ACK | URG),
             (1 << 31, 0, ACK),
             (1 << 30, 100, RST),
             (1 << 30, 0, RST | ACK),
@@ -332,7 +332,7 @@ fn a_guess_meets_no_trap() {
             for (packet, verdict) in [
                 (flow.later(side, 5, 10, 1), "drop_ack"),
                 (flow.later(side, 5, 10, 1 << 31), "drop_ack"),
-                (flow.later(side, edge, 10, 0), "drop_window"),
+                (flow.later(side, edge + 1, 10, 0), "drop_window"),
                 (flow.later(side, 5, 10, 0), "drop_tsecr"),
             ] {
                 is_dropped(&flow, side, &packet, verdict);

@@ -322,6 +322,11 @@ impl Assessment {
         self.inspections.map(|inspection| inspection.ifindex).swap()
     }
 
+    /// Returns true if a leg stands alone in the table.
+    pub(crate) fn stood_alone(&self) -> bool {
+        self.alone.iter().any(|&alone| alone)
+    }
+
     /// Returns the start values for the kernel half. The pump must not have moved since the assessment.
     pub(crate) fn start(&self, pump: &Pump) -> PerSide<LegStart> {
         let offsets = self.offsets(pump);

@@ -40,6 +40,8 @@ pub(crate) struct Flow {
     hold: HoldGuard,
     /// True once the flow has been in mode Drain: TSvals of the other leg went to its ends.
     drained: bool,
+    /// True if a leg stood alone in the table before, for its socket's numbers.
+    stood_alone: bool,
     /// Time of registration, while a packet that passed the programs before it may still be on its way to a socket.
     unnoted_since: Option<Instant>,
     /// Window that the coupling takes back, by the side whose peer must be told.
@@ -82,6 +84,7 @@ impl Flow {
             copied_base: assessment.copied_base(pump),
             hold: kernel.held.hold(serial),
             drained: false,
+            stood_alone: assessment.stood_alone(),
             unnoted_since: Some(Instant::now()),
             notices: PerSide::both(None),
             limits: PerSide::both(None),
@@ -89,6 +92,10 @@ impl Flow {
             released: false,
         };
         flow.note_streams(pump);
+        // Until now the sockets themselves told their peers what they take.
+        for side in Side::BOTH {
+            flow.slot().note_offered(side, flow.leg(side).loc_edge);
+        }
         flow.note_clocks(pump);
         Ok(flow)
     }
@@ -107,6 +114,7 @@ impl Flow {
             copied_base: PerSide::default(),
             hold: kernel.held.hold(serial),
             drained: true,
+            stood_alone: false,
             unnoted_since: None,
             notices: PerSide::both(None),
             limits: PerSide::both(None),
@@ -278,7 +286,7 @@ impl Flow {
     /// Returns true if its sockets still need the kernel half after the flow. A replaced flow's tuple is a new
     /// connection's.
     pub(crate) fn is_mapped(&self) -> bool {
-        self.drained && self.mode() != Mode::Replaced
+        (self.drained || self.stood_alone) && self.mode() != Mode::Replaced
     }
 
     /// Lets the kernel half's records stand alone; the slot goes to the quarantine. Returns the flow itself if a packet

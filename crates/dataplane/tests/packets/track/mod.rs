@@ -3,7 +3,7 @@
 mod coupled;
 mod shrunk;
 
-use longsplice_dataplane::{LegState, Mode, Seq, Side};
+use longsplice_dataplane::{Inspection, LegState, Mode, Seq, Side};
 
 use crate::support::{
     flow::{Flow, OK, Plan},
@@ -32,6 +32,42 @@ fn emitted(flow: &Flow, side: Side, packet: &Packet) {
 fn clamped(flow: &Flow, side: Side, packet: &Packet, expected: &Packet) {
     assert_ne!(packet, expected);
     flow.egress_gives(side, &packet.bytes(), (OK, "clamped", &expected.bytes()));
+}
+
+/// A peer's last acknowledgement came between the assessment of its socket and the registration: it may send nothing more.
+#[test]
+fn what_the_sockets_have_heard_meanwhile_is_noted() {
+    for (mode, is_noted) in [(Mode::Track, true), (Mode::Drain, true), (Mode::Final, false)] {
+        for side in Side::BOTH {
+            let flow = match mode {
+                Mode::Final => Flow::dormant(Plan::default()),
+                _ => Flow::track(Plan::default()),
+            };
+            if mode == Mode::Drain {
+                flow.transition(Mode::Track, Mode::Drain);
+            }
+            let before = state(&flow, side);
+            let [taken, window] = [1_000, 700_000];
+            let map = before.mapping;
+            let now = Inspection::at_rest(
+                before.end() + map.seq,
+                before.loc_end + map.ack + taken,
+                [0, window],
+            );
+            flow.slot().note_socket(side, &now, false);
+            let after = state(&flow, side);
+            let expected = match is_noted {
+                true => (before.loc_end + taken, before.loc_end + taken + window),
+                // The socket may have been woken, and its numbers moved.
+                false => (before.rx_ack, before.rx_edge),
+            };
+            assert_eq!((after.rx_ack, after.rx_edge), expected, "{mode:?} {side:?}");
+            flow.slot().note_offered(side, before.tx_edge + 1_000);
+            assert_eq!(state(&flow, side).tx_edge, before.tx_edge + 1_000);
+            flow.slot().note_offered(side, before.tx_edge + 10);
+            assert_eq!(state(&flow, side).tx_edge, before.tx_edge + 1_000);
+        }
+    }
 }
 
 /// The segment came before the flow was registered, and reaches the socket afterwards: no drain may end without it.
