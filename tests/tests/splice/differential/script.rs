@@ -6,6 +6,10 @@ use std::time::Duration;
 use fastrand::Rng;
 use longsplice_engine::Side;
 
+/// Largest number of pieces of one write: a busy machine takes its time for each, and no end waits longer than
+/// [`SOON`](longsplice_tests::SOON) for the next byte.
+const MOST_PIECES: u64 = 5_000;
+
 /// Act of the writing half of an end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Act {
@@ -177,7 +181,7 @@ impl Maker {
 
     fn send(&mut self, side: Side, bytes: u64) {
         let piece = match self.rng.u64(0..4) {
-            0 => self.rng.u64(1..3_000) as usize,
+            0 => self.rng.u64(1..3_000).max(bytes / MOST_PIECES) as usize,
             _ => 1 << 18,
         };
         self.sent[side] += bytes;
