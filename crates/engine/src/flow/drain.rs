@@ -10,8 +10,7 @@ use longsplice_dataplane::{Mode, PerSide, Side};
 use longsplice_repair::{options, tcp_info, unacknowledged, unread};
 use tokio::time::Instant;
 
-use super::Flow;
-use super::assess::has_ended;
+use super::{Flow, assess::has_ended, has_heard_all};
 use crate::relay::pump::Pump;
 
 /// Longest time that a packet takes from the programs to its socket; a busy other processor is the usual cause.
@@ -189,17 +188,27 @@ impl Flow {
     }
 
     /// Makes the programs forget acknowledgements that the sockets did not take. The ends' real acknowledgements then
-    /// come to the sockets again, and end the drain.
-    pub(crate) fn believe_sockets(&self) {
+    /// come to the sockets again, and end the drain. Returns true if there were any.
+    ///
+    /// The acknowledgement of a FIN is believed from an end that is through: the FIN passed the socket by, too, and the end
+    /// has closed, and answers the socket's own with a reset.
+    pub(crate) fn believe_sockets(&self) -> bool {
+        let states = PerSide::from_fn(|side| self.leg(side));
+        let mut disbelieved = false;
         for side in Side::BOTH {
-            let x = self.leg(side);
+            let x = &states[side];
             // A socket that is not found has ended its connection, which the pump reports.
-            if let Ok(inspection) = self.plane().inspect(self.legs[side]) {
-                let una = inspection.snd_una - x.mapping.ack;
-                if x.loc_end - una > 0 {
-                    self.slot().disbelieve(side, una);
-                }
+            let Ok(inspection) = self.plane().inspect(self.legs[side]) else {
+                continue;
+            };
+            let una = inspection.snd_una - x.mapping.ack;
+            let lacking = x.loc_end - una;
+            let is_through = x.fin && has_heard_all(&states, side);
+            if lacking > i32::from(is_through) {
+                self.slot().disbelieve(side, una);
+                disbelieved = true;
             }
         }
+        disbelieved
     }
 }

@@ -89,8 +89,11 @@ async fn drain(session: &mut Session<'_>, flow: &mut Flow) -> Result<Drained, Ex
         if progress != Progress::Contradicted {
             doubted_at = None;
         } else if now >= *doubted_at.get_or_insert(now + PARK_PATIENCE) {
-            tracing::debug!(flow = %session.id(), "a socket has not taken an acknowledgement: it is waited for again");
-            flow.believe_sockets();
+            if flow.believe_sockets() {
+                tracing::debug!(flow = %session.id(), "a socket has not taken an acknowledgement: it is waited for again");
+            } else if flow.is_complete() {
+                return Err(Exit::Finished);
+            }
             doubted_at = None;
         }
         match progress {
