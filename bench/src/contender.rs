@@ -202,8 +202,12 @@ impl<'a> Rig<'a> {
 
     /// Starts a contender.
     pub(crate) fn start(&self, contender: Contender) -> Result<Standing<'a>> {
-        let (room, at, to) = (self.room, self.front(), self.server());
-        let middle = &self.nodes.forwarder;
+        self.start_between(contender, self.front(), self.server())
+    }
+
+    /// Starts a contender that listens at `at`, if it is no router, toward a server at `to`.
+    fn start_between(&self, contender: Contender, at: SocketAddr, to: SocketAddr) -> Result<Standing<'a>> {
+        let (room, middle) = (self.room, &self.nodes.forwarder);
         let start = |instance, splice, detach| -> Result<_> {
             let policy = Policy::new(splice, detach);
             let daemon = Daemon::forward(&instance, middle, at, to, policy)?;
@@ -227,9 +231,9 @@ impl<'a> Rig<'a> {
                     _diversion: None,
                 });
             }
-            Contender::PassedThrough => return self.accelerate(&["--port", "9"]),
-            Contender::Accelerated => return self.accelerate(&[]),
-            Contender::TakenOver => return self.accelerate(KEEP),
+            Contender::PassedThrough => return self.accelerate(to, &["--port", "9"]),
+            Contender::Accelerated => return self.accelerate(to, &[]),
+            Contender::TakenOver => return self.accelerate(to, KEEP),
             Contender::NginxTransparent => {
                 return Ok(Standing {
                     at: to,
@@ -267,11 +271,11 @@ impl<'a> Rig<'a> {
         })
     }
 
-    /// Starts an accelerator in the router.
-    fn accelerate(&self, options: &[&str]) -> Result<Standing<'a>> {
+    /// Starts an accelerator in the router before a server.
+    fn accelerate(&self, at: SocketAddr, options: &[&str]) -> Result<Standing<'a>> {
         let daemon = Daemon::accelerate(&Instance::new(self.room)?, &self.nodes.forwarder, options)?;
         Ok(Standing {
-            at: self.server(),
+            at,
             daemon: Some(daemon),
             peer: None,
             splices: false,
@@ -282,9 +286,20 @@ impl<'a> Rig<'a> {
 
     /// Measures one stream through a contender, which has the machine for itself.
     pub(crate) fn bulk(&self, contender: Contender, seconds: u32) -> Result<Bulk> {
-        let standing = self.start(contender)?;
+        self.bulk_between(contender, self.front(), self.server(), seconds)
+    }
+
+    /// Measures one stream through a contender that listens at `at`, if it is no router, to a server at `to`.
+    pub(crate) fn bulk_between(
+        &self,
+        contender: Contender,
+        at: SocketAddr,
+        to: SocketAddr,
+        seconds: u32,
+    ) -> Result<Bulk> {
+        let standing = self.start_between(contender, at, to)?;
         let (client, server) = (&self.nodes.client, &self.nodes.server);
-        let mut measured = iperf::bulk(client, server, self.server(), standing.at, seconds)?;
+        let mut measured = iperf::bulk(client, server, to, standing.at, seconds)?;
         measured.splices = standing.splices()?;
         Ok(measured)
     }

@@ -14,6 +14,9 @@ use crate::machine;
 /// Longest time for the server to end after its one test.
 const STOP: Duration = Duration::from_secs(5);
 
+/// Figure of a stream's throughput ([`Bulk::gbps`]).
+pub(crate) const GBPS: &str = "Gbit/s";
+
 /// Result of one stream.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bulk {

@@ -5,11 +5,10 @@ use longsplice_lab::{Line, LineOptions};
 
 use super::Scope;
 use crate::contender::{Contender, Rig, Rounds};
-use crate::iperf::Bulk;
+use crate::iperf::{Bulk, GBPS};
 use crate::report::{Comparison, Finding, Results, Series, Target};
 use crate::row::Row;
 
-const GBPS: &str = "Gbit/s";
 /// The whole machine's, both ends included.
 const CPU: &str = "CPU s per GB of the whole machine";
 

@@ -1,71 +1,31 @@
 //! Rows 16.3 and 16.4: one bulk stream over legs that are unlike each other: of two families, and with a tunnel on one side.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
 use anyhow::{Result, ensure};
 use longsplice_lab::{Family, Line, LineOptions, Namespace, Tunnel, TunnelEnd};
 
 use super::Scope;
-use crate::daemon::{Daemon, Instance, Policy};
-use crate::iperf::{self, Bulk};
+use crate::contender::{Contender, Rig};
+use crate::iperf::{Bulk, GBPS};
 use crate::report::{Comparison, Finding, Results, Series, Target};
 use crate::row::Row;
 
-const GBPS: &str = "Gbit/s";
-const SPLICED: &str = "longsplice, spliced";
-const ROUTER: &str = "kernel router";
-/// The same over one family on both legs.
+/// Titles of the kernel's router where both legs are of one family.
 const ROUTERS: [&str; 2] = ["kernel router, IPv4", "kernel router, IPv6"];
 
 /// Way of a stream from the client to the server.
 #[derive(Debug, Clone, Copy)]
 struct Way {
-    contender: &'static str,
-    /// Address to which the client connects; the daemon's, or the server's own.
-    at: SocketAddr,
-    server: SocketAddr,
+    contender: Contender,
+    title: &'static str,
+    /// Address at which a daemon listens.
+    front: IpAddr,
+    server: IpAddr,
 }
 
 /// Way, and the stream of each round.
 type Measured = (Way, Vec<Bulk>);
-
-impl Way {
-    fn routed(contender: &'static str, server: IpAddr) -> Way {
-        let server = (server, 5201).into();
-        Way {
-            contender,
-            at: server,
-            server,
-        }
-    }
-
-    fn spliced(front: IpAddr, server: IpAddr) -> Way {
-        Way {
-            contender: SPLICED,
-            at: (front, 5200).into(),
-            server: (server, 5201).into(),
-        }
-    }
-
-    /// Measures one stream.
-    fn bulk(self, scope: &Scope<'_>, net: &Line, seconds: u32) -> Result<Bulk> {
-        let stream = || iperf::bulk(&net.client, &net.server, self.server, self.at, seconds);
-        if self.at == self.server {
-            return stream();
-        }
-        let instance = Instance::new(scope.room)?;
-        let policy = Policy::new("now", "now");
-        let daemon = Daemon::forward(&instance, &net.forwarder, self.at, self.server, policy)?;
-        let bulk = stream()?;
-        let detached = daemon.status()?.counters.detached_total;
-        // iperf3 has two connections, and the second one carries the bytes.
-        ensure!(detached >= 2, "{detached} of two connections were spliced");
-        Ok(Bulk {
-            splices: Some(detached),
-            ..bulk
-        })
-    }
-}
 
 /// Measures row 16.3.
 pub(super) fn families(scope: &Scope<'_>) -> Result<Results> {
@@ -79,12 +39,18 @@ pub(super) fn families(scope: &Scope<'_>) -> Result<Results> {
         let net = line(Family::V6, offloads)?;
         let [front, server] = [net.forwarder_client_addr, net.server_addr];
         let [v4, v6] = Family::BOTH;
-        let across = |near: Family, far: Family| Way::spliced(near.addr(front), far.addr(server));
+        let way = |contender, title, near: Family, far: Family| Way {
+            contender,
+            title,
+            front: near.addr(front),
+            server: far.addr(server),
+        };
+        let spliced = |near, far| way(Contender::Spliced, Contender::Spliced.title(), near, far);
         let ways = [
-            Way::routed(ROUTERS[0], v4.addr(server)),
-            Way::routed(ROUTERS[1], v6.addr(server)),
-            across(v4, v6),
-            across(v6, v4),
+            way(Contender::Router, ROUTERS[0], v4, v4),
+            way(Contender::Router, ROUTERS[1], v6, v6),
+            spliced(v4, v6),
+            spliced(v6, v4),
         ];
         let measured = in_turn(scope, &net, &ways)?;
         let [ipv4, ipv6, up, down] = &measured[..] else {
@@ -96,7 +62,7 @@ pub(super) fn families(scope: &Scope<'_>) -> Result<Results> {
             (case, series)
         };
         let [up, down] = [case(up, "IPv4 to IPv6"), case(down, "IPv6 to IPv4")];
-        let comparison = Comparison::of(target, SPLICED, GBPS)
+        let comparison = Comparison::of(target, Contender::Spliced.title(), GBPS)
             .to(ROUTERS)
             .worst([up.0, down.0]);
         let measure = format!(
@@ -120,19 +86,22 @@ pub(super) fn tunnel(scope: &Scope<'_>) -> Result<Results> {
     };
     let ends = [end(&net.forwarder, "t1", ours), end(&net.server, "t0", theirs)];
     let _tunnel = Tunnel::between(ends, 1500, true)?;
-    // What the kernel routes returns by the tunnel, too.
+    // Route the answers of the kernel's way by the tunnel, too.
     route(&net.server, net.client_addr, ours)?;
-    let ways = [
-        Way::routed(ROUTER, theirs),
-        Way::spliced(net.forwarder_client_addr, theirs),
-    ];
+    let [router, spliced] = [Contender::Router, Contender::Spliced];
+    let ways = [router, spliced].map(|contender| Way {
+        contender,
+        title: contender.title(),
+        front: net.forwarder_client_addr,
+        server: theirs,
+    });
     let measured = in_turn(scope, &net, &ways)?;
     let target = Target::AtLeast { must: 0.95, aim: 1.0 };
     Ok(
         Results::of(measured.iter().map(|one| series(one, None))).find(Finding::new(
             Row::reach(4),
             "one bulk stream, a tun on the server's leg: spliced / kernel router over it",
-            Comparison::of(target, SPLICED, GBPS).to([ROUTER]),
+            Comparison::of(target, spliced.title(), GBPS).to([router.title()]),
             String::new(),
         )),
     )
@@ -160,13 +129,18 @@ fn route(node: &Namespace, to: IpAddr, via: IpAddr) -> Result<()> {
 /// Measures each way in turn, for some rounds.
 fn in_turn(scope: &Scope<'_>, net: &Line, ways: &[Way]) -> Result<Vec<Measured>> {
     let (rounds, seconds) = scope.count((7, 3), (2, 1));
+    let rig = Rig {
+        room: scope.room,
+        nodes: net,
+    };
     let mut measured: Vec<Measured> = ways.iter().map(|&way| (way, Vec::new())).collect();
     for _ in 0..rounds {
         for (way, bulks) in &mut measured {
-            let bulk = way.bulk(scope, net, seconds)?;
+            let [front, server] = [(way.front, 5200), (way.server, 5201)].map(Into::into);
+            let bulk = rig.bulk_between(way.contender, front, server, seconds)?;
             eprintln!(
-                "   {:<22} at {:<24} {:6.2} Gbit/s",
-                way.contender, way.at, bulk.gbps
+                "   {:<22} to {:<20} {:6.2} Gbit/s",
+                way.title, way.server, bulk.gbps
             );
             bulks.push(bulk);
         }
@@ -176,7 +150,7 @@ fn in_turn(scope: &Scope<'_>, net: &Line, ways: &[Way]) -> Result<Vec<Measured>>
 
 /// Returns the throughput of a way in each round.
 fn series((way, bulks): &Measured, case: Option<&str>) -> Series {
-    let series = Series::new(way.contender, GBPS, bulks.iter().map(|bulk| bulk.gbps));
+    let series = Series::new(way.title, GBPS, bulks.iter().map(|bulk| bulk.gbps));
     let series = match bulks.iter().filter_map(|bulk| bulk.splices).min() {
         Some(splices) => series.splices(splices as f64),
         None => series,

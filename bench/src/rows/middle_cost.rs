@@ -10,7 +10,7 @@ use longsplice_lab::{Line, LineOptions};
 use super::Scope;
 use crate::contender::{Contender, Rig};
 use crate::cores::{self, MIDDLE, Pinned, Watch, Work};
-use crate::iperf::{self, Bulk};
+use crate::iperf::{self, Bulk, GBPS};
 use crate::report::{Comparison, Finding, Results, Series, Target};
 use crate::row::Row;
 
@@ -153,7 +153,7 @@ pub(super) fn series(contender: Contender, all: &[Round]) -> [Series; 4] {
     };
     [
         of(CPU, Round::cost),
-        of("Gbit/s", |round| round.bulk.gbps),
+        of(GBPS, |round| round.bulk.gbps),
         of("middle's core busy, %", |round| round.busy(MIDDLE)),
         of("ends' core busy, %", |round| round.busy(cores::ENDS)),
     ]

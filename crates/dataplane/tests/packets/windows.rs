@@ -61,7 +61,7 @@ fn an_acknowledgement_of_what_was_never_sent_is_dropped() {
     }
 }
 
-/// Its sender may have been told of a larger window before, and learns of this one by the far end's answer alone.
+/// A sender that was told of a larger window before learns of this one only by the far end's answer.
 #[test]
 fn what_begins_in_the_window_passes_whole() {
     const GRANTED: u32 = 1000;

@@ -34,7 +34,8 @@ fn clamped(flow: &Flow, side: Side, packet: &Packet, expected: &Packet) {
     flow.egress_gives(side, &packet.bytes(), (OK, "clamped", &expected.bytes()));
 }
 
-/// A peer's last acknowledgement came between the assessment of its socket and the registration: it may send nothing more.
+/// The kernel half learns of an acknowledgement that came between the assessment of a socket and the registration: its peer
+/// may send no other.
 #[test]
 fn what_the_sockets_have_heard_meanwhile_is_noted() {
     for (mode, is_noted) in [(Mode::Track, true), (Mode::Drain, true), (Mode::Final, false)] {
