@@ -28,7 +28,7 @@ struct inet_connection_sock {
 
 struct tcp_sock {
 	__u32 rcv_nxt, copied_seq, rcv_wup, rcv_wnd;
-	__u32 snd_nxt, snd_una, snd_wnd, write_seq;
+	__u32 snd_nxt, snd_una, snd_wnd, max_window, write_seq;
 	struct tcp_options_received rx_opt;
 	struct rb_root out_of_order_queue;
 } __attribute__((preserve_access_index));
@@ -82,6 +82,7 @@ static __always_inline int inspect_at(struct __sk_buff *skb, __u32 offset)
 			p.snd_nxt = tp->snd_nxt;
 			p.snd_una = tp->snd_una;
 			p.snd_wnd = tp->snd_wnd;
+			p.max_window = tp->max_window;
 			p.write_seq = tp->write_seq;
 			p.ts_recent = tp->rx_opt.ts_recent;
 			p.mss_clamp = tp->rx_opt.mss_clamp;

@@ -23,6 +23,24 @@ pub struct LegOptions {
     pub offered_mss: u32,
     /// Longest segment that may be sent to the peer, timestamps included.
     pub peer_mss: u32,
+    /// Largest window that the peer has offered, in bytes.
+    pub peer_window: u32,
+}
+
+impl LegOptions {
+    /// Returns true if a full segment of this leg's peer is longer than any window of the other leg's peer. A sender that was
+    /// offered larger windows before would wait for its persist timer with each segment (RFC 9293 section 3.8.6.2.1).
+    fn exceeds_window_of(&self, other: &LegOptions) -> bool {
+        let payload = self
+            .offered_mss
+            .saturating_sub(timestamps_length(self.timestamps));
+        other.peer_window < payload
+    }
+}
+
+/// Returns the bytes that timestamps take in each segment, with their padding (RFC 7323 appendix A).
+pub fn timestamps_length(negotiated: bool) -> u32 {
+    if negotiated { 12 } else { 0 }
 }
 
 /// Constant translation of the segments of one direction, from x to o, except for the sequence numbers.
@@ -59,6 +77,9 @@ pub fn match_legs(a: &LegOptions, b: &LegOptions) -> Result<Plan, RelayReason> {
     if a.offered_mss > b.peer_mss || b.offered_mss > a.peer_mss {
         return Err(RelayReason::Mss);
     }
+    if a.exceeds_window_of(b) || b.exceeds_window_of(a) {
+        return Err(RelayReason::SmallWindow);
+    }
     let direction = |x: &LegOptions, o: &LegOptions| DirectionPlan {
         scale_in: x.peer_scale,
         scale_out: o.our_scale,
@@ -82,6 +103,7 @@ mod tests {
         our_scale: 9,
         offered_mss: 1460,
         peer_mss: 1460,
+        peer_window: 65_535,
     };
 
     #[test]
@@ -136,11 +158,24 @@ mod tests {
                 },
                 RelayReason::Mss,
             ),
+            (
+                LegOptions {
+                    peer_window: 1447,
+                    ..LINUX
+                },
+                RelayReason::SmallWindow,
+            ),
         ];
         for (other, reason) in cases {
             assert_eq!(match_legs(&LINUX, &other), Err(reason));
             assert_eq!(match_legs(&other, &LINUX), Err(reason));
         }
+        // A window takes one full segment.
+        let narrow = LegOptions {
+            peer_window: 1448,
+            ..LINUX
+        };
+        assert!(match_legs(&LINUX, &narrow).is_ok());
         // Segments that are shorter than the limit fit.
         let small = LegOptions {
             offered_mss: 536,

@@ -39,6 +39,8 @@ pub enum RelayReason {
     Ecn,
     /// A segment that fits one leg may not fit the other leg's MSS or MTU.
     Mss,
+    /// An end has never offered a window that takes a full segment of the other one.
+    SmallWindow,
     /// A leg has a link-local IPv6 address, which means something only together with an interface.
     LinkLocal,
     /// A leg uses an interface that is not watched (excluded, PPP, or a tunnel without a fixed far end).

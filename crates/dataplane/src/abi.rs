@@ -68,7 +68,9 @@ const _: () = {
         false => (240, 384),
         true => (256, 400),
     };
-    assert!(size_of::<ls_flow>() == flow && size_of::<ls_slot>() == slot && size_of::<ls_inspection>() == 96);
+    assert!(
+        size_of::<ls_flow>() == flow && size_of::<ls_slot>() == slot && size_of::<ls_inspection>() == 100
+    );
 };
 
 pub use longsplice_core::{

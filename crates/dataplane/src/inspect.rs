@@ -26,6 +26,8 @@ pub struct Inspection {
     pub offered_edge: Seq,
     /// Right edge of the window that the peer offers.
     pub peer_edge: Seq,
+    /// Largest window that the peer has offered, in bytes.
+    pub peer_window: u32,
     /// Timestamp of the peer to be echoed (RFC 7323 section 4.3).
     pub ts_recent: u32,
     /// MSS that the peer offered (RFC 9293 section 3.7.1), or less if the socket was told so.
@@ -51,6 +53,7 @@ impl Inspection {
             write_seq: sent,
             offered_edge: received + offered,
             peer_edge: sent + granted,
+            peer_window: granted,
             ts_recent: 0,
             mss_clamp: 1460,
             ifindex: 0,
@@ -111,6 +114,7 @@ impl Inspection {
             write_seq: Seq::new(p.write_seq),
             offered_edge: Seq::new(p.rcv_wup) + p.rcv_wnd,
             peer_edge: Seq::new(p.snd_una) + p.snd_wnd,
+            peer_window: p.max_window,
             ts_recent: p.ts_recent,
             mss_clamp: p.mss_clamp,
             ifindex: p.ifindex,

@@ -103,6 +103,14 @@ fn timestamps_at_the_server_only() {
     });
 }
 
+/// The buffers of an end never take a full segment of the other one, whose kernel would wait for its persist timer with each.
+#[test]
+fn windows_below_a_segment() {
+    let narrow = |end: &Namespace| set(end, "tcp_rmem", "2304 2304 2304");
+    relayed("opt-window-c", "small_window", |net| narrow(&net.client));
+    relayed("opt-window-s", "small_window", |net| narrow(&net.server));
+}
+
 #[test]
 fn timestamps_nowhere() {
     spliced("opt-ts-no", LineOptions::default(), |net| {

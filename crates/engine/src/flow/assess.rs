@@ -9,7 +9,7 @@ use std::{
 
 use longsplice_core::{
     advisor::{CongestionControl, LegSample},
-    plan::{LegOptions, Plan, match_legs},
+    plan::{LegOptions, Plan, match_legs, timestamps_length},
     reason::RelayReason,
     seq::{Offset, Seq},
 };
@@ -129,12 +129,7 @@ pub(crate) fn longest_segment(plane: &Dataplane, socket: BorrowedFd<'_>, info: &
 
 /// Returns the length of the longest segments that a socket sends now, in terms of an MSS option.
 pub(crate) fn segment_sent(info: &TcpInfo) -> u32 {
-    info.snd_mss() + timestamps_length(info)
-}
-
-/// Returns the bytes that timestamps take in each segment, with their padding (RFC 7323 appendix A).
-fn timestamps_length(info: &TcpInfo) -> u32 {
-    if info.timestamps() { 12 } else { 0 }
+    info.snd_mss() + timestamps_length(info.timestamps())
 }
 
 fn leg_options(leg: Leg, info: &TcpInfo, inspection: &Inspection) -> LegOptions {
@@ -147,6 +142,7 @@ fn leg_options(leg: Leg, info: &TcpInfo, inspection: &Inspection) -> LegOptions 
         our_scale: scale(info.rcv_wscale()),
         offered_mss: info.advmss(),
         peer_mss: peer_max_segment(leg, info, inspection),
+        peer_window: inspection.peer_window,
     }
 }
 
@@ -264,7 +260,11 @@ pub(crate) fn assess(
     if let Some(mss) = unlimited_segment(plane, pump.socket(Side::Server), &infos.server) {
         options.server.peer_mss = mss;
     }
-    let plan = match_legs(&options.client, &options.server).map_err(Refusal::for_good)?;
+    let plan = match_legs(&options.client, &options.server).map_err(|reason| Refusal {
+        reason,
+        // Windows grow.
+        passing: reason == RelayReason::SmallWindow,
+    })?;
     Ok(Assessment {
         legs,
         plan,
