@@ -8,6 +8,7 @@ use anyhow::{Context, Result, ensure};
 use longsplice_engine::{FlowId, FlowState};
 use longsplice_lab::traffic::Transfer;
 use longsplice_lab::{ConnectionSpec, Line, Outcome, Traffic, TrafficServer, TrafficSpec};
+use rustix::process::nice;
 
 use super::super::Scope;
 use super::routing;
@@ -25,6 +26,10 @@ const ASKERS: usize = 8;
 /// Longest time for one change of one connection: a leg that repairs losses refuses for a moment.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// Niceness of the threads of both ends. They are some thousands, and on the middle's processors: as others' equals they would leave
+/// it none.
+const ENDS_NICENESS: i32 = 15;
+
 /// Measures row 15.4.
 pub(in crate::rows) fn run(scope: &Scope<'_>) -> Result<Results> {
     let (connections, seconds) = scope.count((1000, 90), (40, 10));
@@ -33,7 +38,15 @@ pub(in crate::rows) fn run(scope: &Scope<'_>) -> Result<Results> {
         room: scope.room,
         nodes: &net,
     };
-    let server = TrafficServer::start(&net.server, rig.server())?;
+    // Its threads are as nice as the one that starts it.
+    let server = thread::scope(|scope| {
+        let start = || {
+            nice(ENDS_NICENESS)?;
+            Ok::<_, anyhow::Error>(TrafficServer::start(&net.server, rig.server())?)
+        };
+        scope.spawn(start).join()
+    })
+    .map_err(|_| anyhow::anyhow!("a thread panicked"))??;
     let standing = rig.start(Contender::TakenOver)?;
     let daemon = standing.daemon.as_ref().context("it is an accelerator")?;
     let rate = RATE / connections as u64;
@@ -47,9 +60,10 @@ pub(in crate::rows) fn run(scope: &Scope<'_>) -> Result<Results> {
     let is_over = AtomicBool::new(false);
     let (outcome, changed) = thread::scope(|scope| {
         let traffic = scope.spawn(|| {
+            nice(ENDS_NICENESS)?;
             let outcome = Traffic::run(&net.client, server.addr(), &spec);
             is_over.store(true, Ordering::Relaxed);
-            outcome
+            Ok::<_, anyhow::Error>(outcome?)
         });
         let changed = change_all(daemon, connections, &is_over);
         (traffic.join(), changed)
