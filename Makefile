@@ -28,7 +28,7 @@ test-kernels: deps ## Run what depends on the kernel in Debian's 6.1, in an emul
 interoperability: deps ## Splice clients and servers of many systems, and write docs/interoperability.md (root)
 	LONGSPLICE_MATRIX=all cargo test --workspace --test splice -- interoperability::
 
-soak: deps ## Splice and return 10,000 times, a million times in the model, compare splices with relays, guess blindly 10,000,000 times (root); CYCLES=, SIMULATED=, SCRIPTS=, GUESSES=, KILLS=, SHORT=, SPOILT=, RESTARTS=, REPLACEMENTS=
+soak: deps ## Splice and return 10,000 times, a million times in the model, compare splices with relays, guess blindly 10,000,000 times (root); CYCLES=, SIMULATED=, SCRIPTS=, GUESSES=, KILLS=, SHORT=, SPOILT=, RETURNS=, RESTARTS=, REPLACEMENTS=
 	@scripts/soak.sh
 
 fuzz: ## Fuzz HTTP, the model's operations and the parsers (needs cargo-fuzz); SECONDS_EACH= for another time

@@ -2,7 +2,8 @@
 # Splices and unsplices by the thousand: real ones over veth and emulated links with daemons killed among them, and those of
 # crates/model; traffic by the script, through the relay and through splices, compared; a blind attacker's guesses
 # by the million; daemons killed while they connect; short connections whose ports come again; echoes beside tiny buffers; segments that are
-# spoilt on their way. CYCLES, SIMULATED, SCRIPTS, GUESSES, KILLS, SHORT, ECHOES, LOSSES and SPOILT say how many; LONGSPLICE_SEED repeats one.
+# spoilt on their way; returns behind a firewall; restarts, replacements, upgrades and downgrades. CYCLES, SIMULATED, SCRIPTS, GUESSES, KILLS, SHORT,
+# ECHOES, LOSSES, RETURNS, RESTARTS, REPLACEMENTS and SPOILT say how many; LONGSPLICE_SEED repeats one.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -33,10 +34,13 @@ soak "of short connections" "${SHORT:-100000}" --package longsplice-tests --test
 # 20 MB through next to no buffer, each condition and depth so many times.
 LONGSPLICE_ECHOES=${ECHOES:-100} soak "echoes beside tiny buffers" "${ECHOES:-100}" --package longsplice-tests --test splice -- tiny_buffers:: --nocapture
 LONGSPLICE_LOSSES=${LOSSES:-100} soak "while interfaces are lost" "${LOSSES:-100}" --package longsplice-tests --test splice -- interface_down:: --nocapture
+LONGSPLICE_RETURNS=${RETURNS:-100} soak "of ${RETURNS:-100} returns behind a firewall, at each depth" 1 --package longsplice-tests --test splice -- firewall:: --nocapture --test-threads 1
 # Each cell at both depths; it writes the page.
 LONGSPLICE_MATRIX=all soak "clients and servers of many systems" 225 --package longsplice-tests --test splice -- interoperability::
 LONGSPLICE_RESTARTS=${RESTARTS:-20} LONGSPLICE_REPLACEMENTS=${REPLACEMENTS:-5} LONGSPLICE_STEPS=12 soak "of restarts, replacements and kills at the start" 1 \
     --package longsplice-tests --test daemon -- replace:: pins::a_kill --nocapture --test-threads 1
+# 200 flows forward and 200 back.
+soak "of an upgrade and a downgrade" 1 --package longsplice-tests --test splice -- layouts:: --nocapture --test-threads 1
 # In each state, at both depths.
 for family in 4 6; do
     LONGSPLICE_FAMILY=$family LONGSPLICE_SPOILT=${SPOILT:-10000} soak "of ${SPOILT:-10000} spoilt segments in each state, IPv$family" 1 \

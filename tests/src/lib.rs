@@ -34,6 +34,7 @@ mod seed;
 pub mod silent;
 mod status;
 pub mod switch;
+mod times;
 mod wait;
 
 pub use bed::{Bed, Policy, capture, emulated, veth_line};
@@ -50,6 +51,7 @@ pub use nginx::Nginx;
 pub use pair::{End, Pair};
 pub use seed::rng;
 pub use status::{Flow, Status};
+pub use times::times;
 pub use wait::{SOON, accept, eventually, eventually_or, patient, soon, stop_listening};
 
 /// Fails unless every byte of every connection arrived, once and in order, at both ends.

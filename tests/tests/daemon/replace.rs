@@ -5,7 +5,7 @@ use std::{
     os::fd::{AsFd, AsRawFd},
 };
 
-use longsplice_tests::{Bed, Config, Daemon, Load, Pair, Policy, SOON, eventually, soon};
+use longsplice_tests::{Bed, Config, Daemon, Load, Pair, Policy, SOON, eventually, soon, times};
 
 const BYTES: u64 = 200_000;
 
@@ -16,11 +16,6 @@ const SERVER: u16 = 7001;
 /// Port of a listener that only relays, and of one that parks sockets.
 const RELAYING: u16 = 8082;
 const PARKING: u16 = 8083;
-
-/// Number of restarts and of replacements: `make soak` asks for more.
-fn times(name: &str, few: u32) -> u32 {
-    std::env::var(name).map_or(few, |n| n.parse().expect("a number"))
-}
 
 fn at(port: u16) -> SocketAddr {
     ([0, 0, 0, 0], port).into()
@@ -74,7 +69,7 @@ fn replacements_under_load_refuse_and_reset_nothing() {
     let mut relayed = connect(&bed, RELAYING, "relay");
     let mut pairs = [bed.connect_spliced("detached"), connect(&bed, PARKING, "dormant")];
     let load = load(&bed);
-    let count = times("LONGSPLICE_REPLACEMENTS", 2);
+    let count = times("LONGSPLICE_REPLACEMENTS", 2_u32);
     for n in 0..count {
         served_more(&load, 30);
         bed.daemon.replace(&bed.net.forwarder);
@@ -200,7 +195,7 @@ fn restarts_with_a_held_socket_refuse_and_reset_nothing() {
     bed.daemon.start(&bed.net.forwarder);
     let mut pair = bed.connect_spliced("detached");
     let load = load(&bed);
-    let count = times("LONGSPLICE_RESTARTS", 2);
+    let count = times("LONGSPLICE_RESTARTS", 2_u32);
     for _ in 0..count {
         served_more(&load, 20);
         bed.daemon.terminate();

@@ -5,7 +5,6 @@
 //! links.
 
 use std::{
-    env,
     io::{self, ErrorKind, Read},
     net::{IpAddr, SocketAddr, TcpListener, TcpStream},
     sync::atomic::{AtomicBool, Ordering},
@@ -20,7 +19,7 @@ use socket2::{Domain, Socket, Type};
 
 use longsplice_tests::{
     Config, Daemon, Pair, SOON, Status, assert_all_ok, capture, curl, emulated, library::target, rng, soon,
-    stop_listening, veth_line,
+    stop_listening, times, veth_line,
 };
 
 /// Node of an accelerator: its daemon, and a server behind it.
@@ -434,7 +433,7 @@ impl Drop for Finish<'_> {
 /// Connections are released and taken over again by command, in mid-transfer.
 #[test]
 fn busy_connections_are_released_and_taken_over_again_and_again() {
-    let cycles = env::var("LONGSPLICE_CYCLES").map_or(6, |s| s.parse().unwrap());
+    let cycles = times("LONGSPLICE_CYCLES", 6);
     let node = Node::new(long_path("acc-cycles"), &[]);
     let mut pairs: Vec<_> = (0..4).map(|_| node.connect()).collect();
     let ports: Vec<_> = pairs.iter().map(Pair::client_port).collect();
@@ -591,7 +590,7 @@ fn connections_complete_over_lossy_links() {
     // A handshake that was repeated, or waited for a processor, makes a leg look six times as long: taken over all the same.
     let node = Node::new(net, &["--min-gain", "1.01"]);
     let server = TrafficServer::start(&node.net.server, (node.net.server_addr, 7100).into()).unwrap();
-    let connections = env::var("LONGSPLICE_CONNECTIONS").map_or(60, |s| s.parse().unwrap());
+    let connections = times("LONGSPLICE_CONNECTIONS", 60);
     let mut spec = TrafficSpec::same(connections, ConnectionSpec::both_ways(20_000));
     spec.seed = rng.u64(..);
     for connection in &mut spec.connections {

@@ -4,7 +4,6 @@
 //! `LONGSPLICE_CYCLES` sets the total number of cycles; `make soak` runs many.
 
 use std::{
-    env,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -18,7 +17,7 @@ use longsplice_lab::{ConnectionSpec, Traffic, TrafficServer, TrafficSpec};
 use longsplice_tests::{
     Bed, Config, Daemon, Pair, Policy, SOON, assert_all_ok, assert_whole_or_reset, capture, emulated,
     library::{Depth, Desk, Library, at_once, connect, target, trap_of},
-    rng, soon, veth_line,
+    rng, soon, times, veth_line,
 };
 use parking_lot::Mutex;
 
@@ -27,7 +26,7 @@ const FEW: u64 = 240;
 
 /// Returns this share, in percent, of the total number of cycles.
 fn share(percent: u64) -> u64 {
-    let all = env::var("LONGSPLICE_CYCLES").map_or(FEW, |s| s.parse().unwrap());
+    let all = times("LONGSPLICE_CYCLES", FEW);
     (all * percent / 100).max(1)
 }
 

@@ -1,7 +1,6 @@
 //! An interface of the forwarder goes down, or loses its addresses, and comes back: its flows go on.
 
 use std::{
-    env,
     sync::atomic::{AtomicBool, Ordering},
     thread,
     time::Duration,
@@ -9,7 +8,7 @@ use std::{
 
 use longsplice_lab::{ConnectionSpec, Line, LineOptions, Namespace, Traffic, TrafficServer, TrafficSpec};
 use longsplice_tests::{
-    Bed, Config, Daemon, Pair, Policy, SOON, assert_all_ok, line, patient, rng, soon, veth_line,
+    Bed, Config, Daemon, Pair, Policy, SOON, assert_all_ok, line, patient, rng, soon, times, veth_line,
 };
 
 use crate::firewall::guarded;
@@ -133,7 +132,7 @@ fn behind_a_stateful_firewall_they_do_too() {
 
 /// Splices pairs and takes them back all the while, and takes an interface away meanwhile.
 fn come_and_go(nodes: impl Fn() -> Line) {
-    let losses = env::var("LONGSPLICE_LOSSES").map_or(LOSSES, |s| s.parse().unwrap());
+    let losses = times("LONGSPLICE_LOSSES", LOSSES);
     for loss in 0..losses {
         let (interface, address) = INTERFACES[loss as usize % 2];
         let net = nodes();

@@ -14,7 +14,7 @@ use std::{
 };
 
 use longsplice_lab::{Line, Namespace};
-use longsplice_tests::{Config, Daemon, SOON, patient, rng, soon, veth_line};
+use longsplice_tests::{Config, Daemon, SOON, patient, rng, soon, times, veth_line};
 use rustix::process::Signal;
 use socket2::{Domain, Socket, Type};
 
@@ -110,7 +110,7 @@ fn one_of_http_too() {
 fn no_server_sees_an_end_in_order_of_clients_that_stay() {
     const CLIENTS: usize = 8;
     const EACH: usize = 25;
-    let kills = std::env::var("LONGSPLICE_CYCLES").map_or(3, |n| n.parse().unwrap());
+    let kills = times("LONGSPLICE_CYCLES", 3);
     let mut rng = rng();
     let net = veth_line("kill-many", Default::default());
     let (target, front) = places(&net);

@@ -3,7 +3,7 @@
 
 use std::{
     collections::BTreeMap,
-    env, fs,
+    fs,
     net::{Ipv4Addr, SocketAddr},
     path::PathBuf,
     time::Duration,
@@ -14,7 +14,7 @@ use longsplice_dataplane::{
 };
 use longsplice_engine::{FlowId, RequestError, Shutdown, Splicer, SplicerConfig};
 use longsplice_lab::Namespace;
-use longsplice_tests::eventually;
+use longsplice_tests::{eventually, times};
 use rustix::time::{ClockId, clock_gettime};
 use tokio::{
     runtime::{Builder, Runtime},
@@ -186,7 +186,7 @@ fn shut_down(worker: &Worker, splicer: Splicer, best: &mut Best) {
 
 #[test]
 fn workers_are_free_while_records_are_walked_over() {
-    let flows = env::var("LONGSPLICE_RECORDS").map_or(FLOWS, |word| word.parse().unwrap());
+    let flows = times("LONGSPLICE_RECORDS", FLOWS);
     let node = Namespace::new("many").unwrap();
     let pins = Pins(format!("test-many-{}", std::process::id()));
     node.run(|| leave(&pins.0, flows)).unwrap();

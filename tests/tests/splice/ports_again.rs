@@ -11,7 +11,7 @@ use longsplice_lab::{
     LinkSpec, Traffic, TrafficServer, TrafficSpec,
     traffic::{Close, ConnectionSpec, Transfer},
 };
-use longsplice_tests::{Config, Daemon, assert_all_ok, emulated, patient, rng};
+use longsplice_tests::{Config, Daemon, assert_all_ok, emulated, patient, rng, times};
 
 /// Range of the clients' ports.
 const PORTS: &str = "40000 40399";
@@ -29,7 +29,7 @@ const STALL: Duration = Duration::from_secs(60);
 
 /// Runs short connections over links that lose so many packets; all must succeed.
 fn all_are_served(name: &str, loss: &str, detach: &str) {
-    let connections = std::env::var("LONGSPLICE_CYCLES").map_or(300, |n| n.parse().unwrap());
+    let connections = times("LONGSPLICE_CYCLES", 300);
     let mut rng = rng();
     let mut link = || -> LinkSpec {
         let seed = rng.u64(1..1 << 32);

@@ -199,6 +199,11 @@ impl Flow {
         self.kernel.conntrack.refuses()
     }
 
+    /// Makes a connection tracker of this host accept the segments of its sockets. An error says that it may not.
+    pub(crate) fn expect_return(&self) -> io::Result<()> {
+        self.kernel.conntrack.expect_return(self.legs)
+    }
+
     /// Sets the field `one_clock`.
     pub(crate) fn set_one_clock(&mut self, one_clock: bool) {
         self.one_clock = one_clock;

@@ -1,6 +1,6 @@
 //! Parks the sockets of a spliced pair, and holds it until a trap, a command, its end or a shutdown.
 
-use std::io;
+use std::{io, time::Duration};
 
 use longsplice_core::{patience::Retry, policy::DetachPolicy, seq::Seq};
 use longsplice_dataplane::{Mode, PerSide, Side};
@@ -19,6 +19,10 @@ use crate::{api::FlowState, flow::Flow};
 /// Bytes that the streams may run on while sockets are parked: sequence numbers are compared modulo 2^32, and the sockets
 /// must still be behind at the next look.
 const FAR: u32 = 1 << 30;
+
+/// Time for which connection tracking remembers a connection in whatever state: its timeouts are minutes, if they are left as
+/// they are.
+const REMEMBERED: Duration = Duration::from_secs(1);
 
 /// Takes the sockets of a flow that was found drained at these cuts out of the path. `parkable`: they could carry on at
 /// these numbers.
@@ -100,6 +104,7 @@ impl<'a> Dormant<'a> {
             keeps,
             mut retry,
         } = self;
+        let since = Instant::now();
         loop {
             if let Err(exit) = session.step() {
                 // The sockets are awake already, and an end was reset.
@@ -112,6 +117,8 @@ impl<'a> Dormant<'a> {
             let far = !session.traps.is_closed() && ran_far(directions.map(|d| d.end), cuts);
             let mode = flow.mode();
             if mode == Mode::Undrain {
+                // A firewall may have dropped what woke them: it is sent again.
+                expect_return(&flow, since);
                 session.note_awake(&flow);
                 return Ok(State::Resuming(Resuming { session, flow }));
             }
@@ -120,6 +127,7 @@ impl<'a> Dormant<'a> {
             if wanted && mode == Mode::Final && !ended {
                 // Wake them whatever the result: data that a socket has no room for now is retransmitted.
                 session.keep_promises(&flow);
+                expect_return(&flow, since);
                 if session.wake(&flow).await? {
                     session.note_awake(&flow);
                     return Ok(State::Resuming(Resuming { session, flow }));
@@ -147,6 +155,17 @@ impl<'a> Dormant<'a> {
                 }
             }
         }
+    }
+}
+
+/// Tells connection tracking of the return of sockets that were parked since then. It knows their numbers, unless its entry has
+/// expired, as nothing of the flow has passed it.
+fn expect_return(flow: &Flow, since: Instant) {
+    if since.elapsed() < REMEMBERED {
+        return;
+    }
+    if let Err(error) = flow.expect_return() {
+        tracing::debug!(flow = %flow.serial(), %error, "parked sockets go on all the same");
     }
 }
 

@@ -9,10 +9,10 @@ mod play;
 mod script;
 mod ways;
 
-use std::{env, time::Instant};
+use std::time::Instant;
 
 use longsplice_lab::{Family, LineOptions};
-use longsplice_tests::rng;
+use longsplice_tests::{rng, times};
 use ways::Ways;
 
 /// Number of scripts by default.
@@ -20,7 +20,7 @@ const FEW: u64 = 30;
 
 /// Plays scripts on nodes with these options, and compares the result of every way with that of the relay.
 fn compare(name: &str, options: LineOptions) {
-    let wanted = env::var("LONGSPLICE_CYCLES").map_or(FEW, |s| s.parse().unwrap());
+    let wanted = times("LONGSPLICE_CYCLES", FEW);
     let mut ways = Ways::new(name, options);
     let (first, start) = (rng().get_seed(), Instant::now());
     for seed in (0..wanted).map(|n| first.wrapping_add(n)) {
