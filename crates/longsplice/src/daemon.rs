@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use longsplice_engine::{OpenError, Splicer};
+use longsplice_engine::{OpenError, Splicer, intercept::Owner};
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
     sync::mpsc,
@@ -86,7 +86,12 @@ pub async fn run(config: Config, load: Option<Load>, replace: bool) -> Result<Ou
     shared.memory.configure(config.memory);
     measure_splices(&config, &shared).await;
     let shutdown = config.shutdown;
-    let mut in_force = match InForce::start(config, bound, shared).await {
+    let owner = if succession.is_some() {
+        Owner::Other
+    } else {
+        Owner::Us
+    };
+    let mut in_force = match InForce::start(config, bound, shared, owner).await {
         Ok(in_force) => in_force,
         Err(error) => {
             // Shut the splicer down instead of dropping it: it may have adopted a predecessor's flows.
@@ -126,6 +131,7 @@ pub async fn run(config: Config, load: Option<Load>, replace: bool) -> Result<Ou
     }));
     if let Some(succession) = succession {
         notify(&format!("MAINPID={}", std::process::id()));
+        in_force.rules().set_owner(Owner::Us).await;
         tokio::task::block_in_place(|| succession.serve());
     }
     notify("READY=1");
@@ -142,6 +148,7 @@ pub async fn run(config: Config, load: Option<Load>, replace: bool) -> Result<Ou
     if handing.is_done {
         // The successor speaks to the service manager from now on.
         claim.hand_over();
+        in_force.rules().set_owner(Owner::Other).await;
     } else {
         notify("STOPPING=1");
     }

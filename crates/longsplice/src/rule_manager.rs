@@ -4,7 +4,7 @@ use std::net::Ipv6Addr;
 
 use longsplice_engine::{
     Splicer,
-    intercept::{Routing, RoutingError, is_local, own_addresses},
+    intercept::{Owner, Routing, RoutingError, is_local, own_addresses},
     rules::{Family, Rule, RulesError, RulesInfo},
 };
 use tokio::sync::Mutex;
@@ -30,11 +30,13 @@ pub struct RuleManager {
     state: Mutex<State>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
     /// Rules of the listeners.
     fixed: Vec<Rule>,
     routing: Option<Routing>,
+    /// Process that removes the routes.
+    owner: Owner,
     /// Routes that the configuration in force needs.
     needs: Needs,
 }
@@ -47,19 +49,27 @@ struct Needs {
 }
 
 impl RuleManager {
-    /// Sets the rules and routes of a configuration. In any case it first removes routes that a killed predecessor has
-    /// left. The needed routes stay until [`RuleManager::end`].
+    /// Sets the rules and routes of a configuration. Unless the routes belong to a running predecessor, it first removes those
+    /// that a killed one has left. The needed routes stay until [`RuleManager::end`].
     ///
     /// # Errors
-    /// [`SetupError`]; nothing is left then.
-    pub async fn set_up(config: &Config, splicer: &Splicer) -> Result<RuleManager, SetupError> {
-        if let Err(error) = Routing::clear(config.instance.as_str()) {
+    /// [`SetupError`]; nothing but a running predecessor's routes is left then.
+    pub async fn set_up(config: &Config, splicer: &Splicer, owner: Owner) -> Result<RuleManager, SetupError> {
+        if owner == Owner::Us
+            && let Err(error) = Routing::clear(config.instance.as_str())
+        {
             tracing::warn!(%error, "the routes of a predecessor could not be looked for");
         }
+        let state = State {
+            fixed: Vec::new(),
+            routing: None,
+            owner,
+            needs: Needs::default(),
+        };
         let book = RuleManager {
             instance: config.instance.to_string(),
             splicer: splicer.clone(),
-            state: Mutex::default(),
+            state: Mutex::new(state),
         };
         book.change(config).await?;
         splicer.lift_predecessors_rules().await;
@@ -103,7 +113,16 @@ impl RuleManager {
         self.state.lock().await.trim();
     }
 
-    /// Removes all routes.
+    /// Says which process removes the routes from now on: the one that serves.
+    pub async fn set_owner(&self, owner: Owner) {
+        let mut state = self.state.lock().await;
+        state.owner = owner;
+        if let Some(routing) = &mut state.routing {
+            routing.set_owner(owner);
+        }
+    }
+
+    /// Removes all routes, if they are this process's.
     pub async fn end(&self) {
         self.state.lock().await.routing = None;
     }
@@ -131,7 +150,7 @@ impl State {
         match &mut self.routing {
             _ if interfaces.is_empty() => {}
             Some(routing) => routing.extend(interfaces, families)?,
-            None => self.routing = Some(Routing::set(instance, interfaces, families)?),
+            None => self.routing = Some(Routing::set(instance, interfaces, families, self.owner)?),
         }
         Ok(())
     }

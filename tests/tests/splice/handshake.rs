@@ -10,7 +10,7 @@ use std::{
 use longsplice_engine::{
     FlowInfo, Pair as Near, Side, Until,
     handshake::{Admission, Handshakes, Taken, rules},
-    intercept::Routing,
+    intercept::{Owner, Routing},
     policy::SplicePolicy,
     rules::{Family, RulePacket},
 };
@@ -62,7 +62,7 @@ impl Lab {
         let interfaces = ["f0".to_owned(), "f1".to_owned()];
         let routing = net
             .forwarder
-            .run(|| Routing::set("test-handshake", &interfaces, &families))
+            .run(|| Routing::set("test-handshake", &interfaces, &families, Owner::Us))
             .unwrap()
             .unwrap();
         let splicer = library.splicer().clone();

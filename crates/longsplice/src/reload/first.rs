@@ -2,6 +2,8 @@
 
 use std::{sync::Arc, time::SystemTime};
 
+use longsplice_engine::intercept::Owner;
+
 use super::{InForce, ReloadError, addresses, settings, shown, terminators};
 use crate::{
     accelerator::Accelerator,
@@ -48,7 +50,7 @@ pub(crate) fn bind_all(config: &Config, mut inherited: Inherited) -> Result<AllB
 }
 
 impl InForce {
-    /// Puts the first configuration in force.
+    /// Puts the first configuration in force. `owner` of the routes: a predecessor that runs, or this process.
     ///
     /// # Errors
     /// All errors of a reload but those of the file and of fixed keys.
@@ -56,6 +58,7 @@ impl InForce {
         config: Config,
         bound: AllBound,
         shared: Arc<Shared>,
+        owner: Owner,
     ) -> Result<InForce, ReloadError> {
         let terminators = terminators(&config)?;
         if let Some(log) = &config.operations.access_log {
@@ -91,7 +94,7 @@ impl InForce {
             .map(|accelerate| Accelerator::start(accelerate, config.instance.as_str(), &shared))
             .transpose()
             .map_err(SetupError::from)?;
-        let rules = Arc::new(RuleManager::set_up(&config, &shared.splicer).await?);
+        let rules = Arc::new(RuleManager::set_up(&config, &shared.splicer, owner).await?);
         let config_status = Arc::new(ConfigStatus::new(
             shown(&services, &sockets),
             Arc::clone(&upstreams),

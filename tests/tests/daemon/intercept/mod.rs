@@ -6,4 +6,5 @@ mod lab;
 mod left_behind;
 mod others;
 mod real;
+mod replaced;
 mod served;

@@ -17,7 +17,7 @@ use rtnetlink::packet_route::{
     address::{AddressAttribute, AddressMessage},
 };
 
-pub use routing::{Routing, RoutingError};
+pub use routing::{Owner, Routing, RoutingError};
 
 /// Returns all addresses of this host.
 ///

@@ -43,27 +43,43 @@ fn remedy(error: &io::Error) -> &'static str {
 }
 
 /// Routes packets that rules have marked to this host, for as long as it lives. Dropping it removes rules and table;
-/// [`Routing::clear`] removes those of a killed process.
+/// [`Routing::clear`] removes those of a killed process. A process and its successor share what both of them need: it
+/// belongs to the process that serves.
 #[derive(Debug)]
 pub struct Routing {
     table: u32,
     /// Present objects: a route of each family, and a rule of each for each interface.
     families: BTreeSet<u8>,
     rules: BTreeSet<(u8, String)>,
+    owner: Owner,
+}
+
+/// Process that removes the routing of an instance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Owner {
+    /// This one.
+    Us,
+    /// A predecessor or a successor.
+    Other,
 }
 
 impl Routing {
     /// Sets a rule for each interface on which packets come in, and the table of the instance, for these families.
-    /// Removes remains of the instance first.
+    /// What is there already is used.
     ///
     /// # Errors
     /// Returns [`RoutingError`], with the call that was refused.
-    pub fn set(instance: &str, interfaces: &[String], families: &[Family]) -> Result<Routing, RoutingError> {
-        Routing::clear(instance).map_err(fail("removing what was left"))?;
+    pub fn set(
+        instance: &str,
+        interfaces: &[String],
+        families: &[Family],
+        owner: Owner,
+    ) -> Result<Routing, RoutingError> {
         let mut routing = Routing {
             table: table_of(instance),
             families: BTreeSet::new(),
             rules: BTreeSet::new(),
+            owner,
         };
         routing.extend(interfaces, families)?;
         tracing::info!(
@@ -85,17 +101,14 @@ impl Routing {
             let number = family.number();
             if !self.families.contains(&number) {
                 let route = RouteNetlinkMessage::NewRoute(self.route(*family));
-                netlink
-                    .create(route)
-                    .map_err(fail(&format!("`ip -{number} route`")))?;
+                is_there(netlink.create(route)).map_err(fail(&format!("`ip -{number} route`")))?;
                 self.families.insert(number);
             }
             for interface in interfaces {
                 let key = (number, interface.clone());
                 if !self.rules.contains(&key) {
                     let rule = RouteNetlinkMessage::NewRule(self.rule(*family, interface));
-                    netlink
-                        .create(rule)
+                    is_there(netlink.create(rule))
                         .map_err(fail(&format!("`ip -{number} rule` of {interface}")))?;
                     self.rules.insert(key);
                 }
@@ -131,6 +144,11 @@ impl Routing {
                 }
             }
         }
+    }
+
+    /// Says which process removes the routing.
+    pub fn set_owner(&mut self, owner: Owner) {
+        self.owner = owner;
     }
 
     /// Removes the remains of a process of this instance.
@@ -179,6 +197,9 @@ impl Routing {
 
 impl Drop for Routing {
     fn drop(&mut self) {
+        if self.owner == Owner::Other {
+            return;
+        }
         let cleared = Netlink::open().and_then(|netlink| {
             for family in [AddressFamily::Inet, AddressFamily::Inet6] {
                 clear_rules(&netlink, family, self.table)?;
@@ -189,6 +210,14 @@ impl Drop for Routing {
         if let Err(error) = cleared {
             tracing::warn!(table = self.table, %error, "the routing rules of intercepted connections could not be removed");
         }
+    }
+}
+
+/// Accepts that an object was there before.
+fn is_there(created: io::Result<()>) -> io::Result<()> {
+    match created {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        created => created,
     }
 }
 
