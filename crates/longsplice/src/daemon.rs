@@ -170,9 +170,6 @@ fn take_place(
         Err(running @ ClaimError::Running { .. }) if replace => running,
         Err(e) => return Err(e.into()),
     };
-    if config.accelerate.is_some() {
-        return Err(HandoverError::Refused("an accelerator's connections end with it".to_owned()).into());
-    }
     let candidates = match admin {
         Some(path) => vec![path.to_owned()],
         None => places.sockets(&config.instance),

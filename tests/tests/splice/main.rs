@@ -6,6 +6,7 @@
 mod accelerate;
 mod accelerate_firewall;
 mod accelerate_paths;
+mod accelerate_replace;
 mod accelerate_semantics;
 mod alike;
 mod auto;

@@ -79,7 +79,8 @@ impl Notrack {
     pub fn new(splicer: &Splicer, instance: &str, interfaces: Vec<String>) -> Notrack {
         Notrack {
             splicer: splicer.clone(),
-            table: format!("longsplice-{instance}"),
+            // A predecessor that still releases its connections has a table of its own.
+            table: format!("longsplice-{instance}-{}", std::process::id()),
             interfaces,
             owner: Netfilter::open(),
             state: Mutex::new(State::Unneeded),

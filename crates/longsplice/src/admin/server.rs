@@ -161,10 +161,6 @@ async fn handover(State(admin): State<Arc<Admin>>, mut request: Request) -> Resp
     if admin.stopping.is_cancelled() {
         return error(StatusCode::CONFLICT, "it is shutting down");
     }
-    if admin.accelerator.is_some() {
-        let message = "it accelerates connections between others, which end with it: restart it instead";
-        return error(StatusCode::CONFLICT, message);
-    }
     if request
         .headers()
         .get(UPGRADE)

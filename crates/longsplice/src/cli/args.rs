@@ -281,6 +281,9 @@ pub struct Forward {
 /// `accelerate`.
 #[derive(Debug, Args)]
 pub struct Accelerate {
+    /// Take the place of the running daemon of this instance: it releases its connections once this one serves, and ends
+    #[arg(long)]
+    pub replace: bool,
     /// Interface on one side of the router, such as a site's; can be given again
     #[arg(long, required = true, value_name = "NAME")]
     pub inside: Vec<String>,

@@ -145,10 +145,11 @@ fn forward_config(args: Forward, common: &Common) -> Result<Config, String> {
 }
 
 pub(super) fn accelerate(args: Accelerate, common: &Common) -> Result<ExitCode, Failure> {
+    let replace = args.replace;
     let config = accelerate_config(args, common).map_err(Failure::Usage)?;
     let admin = config.admin.map(absolute).transpose()?;
     let log = Levels::of(common).over(config.log);
-    serve(Config { admin, log, ..config }, None, false)
+    serve(Config { admin, log, ..config }, None, replace)
 }
 
 /// Converts the arguments into a configuration, with the checks of a file.

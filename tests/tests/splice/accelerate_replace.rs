@@ -1,0 +1,61 @@
+//! An accelerator is replaced: its successor takes the next connections over, and those that it had are released and go on.
+
+use std::{
+    net::{SocketAddr, TcpListener},
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+};
+
+use longsplice_tests::{Load, soon};
+
+use crate::{
+    accelerate::{Node, long_path, totals},
+    accelerate_semantics::Depth,
+};
+
+#[test]
+fn busy_connections_outlive_replacements_and_new_ones_are_taken_over() {
+    let mut node = Node::new(long_path("acc-next"), &[]);
+    let at = SocketAddr::from((node.listener.local_addr().unwrap().ip(), 7001));
+    let server = node.net.server.run(|| TcpListener::bind(at)).unwrap().unwrap();
+    let load = Load::start(&node.net.client, at, server, 4);
+    for _ in 0..2 {
+        let before = load.served();
+        soon("the load to be served", || load.served() > before + 20);
+        let mut pairs: Vec<_> = (0..4).map(|_| node.connect()).collect();
+        let mut idle = node.connect();
+        Depth::TakenOver.reach(&node, &mut idle);
+        let done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            for pair in &mut pairs {
+                scope.spawn(|| {
+                    while !done.load(Ordering::Relaxed) {
+                        pair.exchange(1 << 20);
+                    }
+                });
+            }
+            let forwarder = &node.net.forwarder;
+            node.daemon.replace(forwarder);
+            let ended = node.daemon.join_replaced();
+            done.store(true, Ordering::Relaxed);
+            assert_eq!(ended, [Some(0)]);
+        });
+        pairs.push(idle);
+        soon("the old generation to go", || {
+            node.daemon.generations().len() == 1
+        });
+        for mut pair in pairs {
+            node.daemon.wait_state(pair.client_port(), &["detached"]);
+            pair.exchange(1 << 20);
+            pair.close();
+        }
+        let mut new = node.connect();
+        Depth::Again.reach(&node, &mut new);
+        new.exchange(1 << 20);
+        new.close();
+        assert!(totals(&node.daemon.status()).0 > 0);
+    }
+    let (served, errors) = load.end();
+    assert!(errors.is_empty(), "of {served} connections: {errors:?}");
+    println!("2 replacements of an accelerator: {served} connections, 0 refused or reset");
+}
