@@ -73,7 +73,7 @@ fn json(record: &AccessRecord, out: &mut Vec<u8>) {
         route: record.route.as_deref(),
         upstream: record.upstream.as_deref(),
         server: record.server.as_deref(),
-        flow: record.flow.map(|id| id.0),
+        flow: record.traffic.flow.map(|id| id.0),
         method: request.map(|r| r.method.as_str()),
         target: request.map(|r| r.target.as_str()),
         host: request.and_then(|r| r.host.as_deref()),
@@ -81,13 +81,13 @@ fn json(record: &AccessRecord, out: &mut Vec<u8>) {
         referer: request.and_then(|r| r.referer.as_deref()),
         user_agent: request.and_then(|r| r.user_agent.as_deref()),
         status: record.status,
-        bytes_to_client: record.bytes_to_client,
-        bytes_to_server: record.bytes_to_server,
+        bytes_to_client: record.traffic.bytes_to_client,
+        bytes_to_server: record.traffic.bytes_to_server,
         duration_seconds: seconds(record.duration),
         first_byte_seconds: record.first_byte.map(seconds),
-        spliced: record.spliced,
-        bytes_spliced: record.bytes_spliced,
-        relay_reason: record.relay_reason.map(|r| r.as_str()),
+        spliced: record.traffic.spliced,
+        bytes_spliced: record.traffic.bytes_spliced,
+        relay_reason: record.traffic.relay_reason.map(|r| r.as_str()),
         sni: record.sni.as_deref(),
         end: record.end,
     };
@@ -138,7 +138,7 @@ fn ncsa(record: &AccessRecord, combined: bool, out: &mut Vec<u8>) {
         record.client.ip(),
         time(record.time, NCSA),
         Escaped(&request),
-        record.bytes_to_client
+        record.traffic.bytes_to_client
     );
     if combined {
         let _ = write!(out, " \"{}\" \"{}\"", Escaped(referer), Escaped(user_agent));
@@ -174,7 +174,7 @@ mod tests {
     use strum::VariantArray;
 
     use super::*;
-    use crate::access_log::Request;
+    use crate::access_log::{Request, Traffic};
 
     fn record() -> AccessRecord {
         AccessRecord {
@@ -189,12 +189,15 @@ mod tests {
                 user_agent: Some("curl\t\u{e9}".into()),
             }),
             status: Some(200),
-            bytes_to_client: 2326,
-            bytes_to_server: 80,
+            traffic: Traffic {
+                bytes_to_client: 2326,
+                bytes_to_server: 80,
+                spliced: true,
+                bytes_spliced: 2000,
+                ..Traffic::default()
+            },
             duration: Duration::from_micros(1_500_250),
             first_byte: Some(Duration::from_millis(2)),
-            spliced: true,
-            bytes_spliced: 2000,
             ..AccessRecord::new("web", "198.18.0.1:50000".parse().unwrap())
         }
     }

@@ -26,7 +26,7 @@ use tokio::sync::watch;
 use flow_records::FlowRecord;
 
 pub use flow_records::record_flows;
-pub use record::{AccessRecord, End, MAX_TEXT, Request, cut};
+pub use record::{AccessRecord, End, MAX_TEXT, Request, Traffic, cut};
 pub use target::{LogTarget, OpenError};
 
 /// Limit of the records that wait to be written: some megabytes.

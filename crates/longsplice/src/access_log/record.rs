@@ -26,32 +26,39 @@ pub struct AccessRecord {
     pub upstream: Option<String>,
     /// Server that it went to.
     pub server: Option<String>,
-    /// Number of the flow, as `longsplice flows` shows it.
-    pub flow: Option<FlowId>,
     /// True for a request; false for a connection of which no requests are read.
     pub is_request: bool,
     /// Request, if it was read and there is an access log.
     pub request: Option<Request>,
     /// Status code that the client got (RFC 9110 section 15).
     pub status: Option<u16>,
-    /// Payload bytes to the client, including heads; for spliced bytes, as the kernel counted them.
-    pub bytes_to_client: u64,
-    /// Payload bytes to the server, including heads; for spliced bytes, as the kernel counted them.
-    pub bytes_to_server: u64,
+    /// Payload that passed, and its way.
+    pub traffic: Traffic,
     /// Time from its beginning to its end.
     pub duration: Duration,
     /// Time from its beginning to the first byte of the reply, if that was seen.
     pub first_byte: Option<Duration>,
+    /// Name of the server in the ClientHello.
+    pub sni: Option<String>,
+    /// Kind of its end.
+    pub end: End,
+}
+
+/// Payload of a connection or request, and its way.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Traffic {
+    /// Number of the flow, as `longsplice flows` shows it.
+    pub flow: Option<FlowId>,
+    /// Payload bytes to the client, including heads; for spliced bytes, as the kernel counted them.
+    pub bytes_to_client: u64,
+    /// Payload bytes to the server, including heads; for spliced bytes, as the kernel counted them.
+    pub bytes_to_server: u64,
     /// True if it was spliced at any time.
     pub spliced: bool,
     /// Payload bytes that passed while it was spliced, in both directions.
     pub bytes_spliced: u64,
     /// Reason why it was not spliced.
     pub relay_reason: Option<RelayReason>,
-    /// Name of the server in the ClientHello.
-    pub sni: Option<String>,
-    /// Kind of its end.
-    pub end: End,
 }
 
 /// A request, for a log line.
@@ -129,17 +136,12 @@ impl AccessRecord {
             route: None,
             upstream: None,
             server: None,
-            flow: None,
             is_request: false,
             request: None,
             status: None,
-            bytes_to_client: 0,
-            bytes_to_server: 0,
+            traffic: Traffic::default(),
             duration: Duration::ZERO,
             first_byte: None,
-            spliced: false,
-            bytes_spliced: 0,
-            relay_reason: None,
             sni: None,
             end: End::Complete,
         }
@@ -154,7 +156,9 @@ impl AccessRecord {
             ..self
         }
     }
+}
 
+impl Traffic {
     /// Adds the bytes of a call of [`longsplice_engine::Splicer::splice`] that ended the pair.
     pub fn add(&mut self, summary: &Summary) {
         self.flow = Some(summary.id);

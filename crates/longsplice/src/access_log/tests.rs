@@ -18,7 +18,10 @@ fn target(path: &Path) -> LogTarget {
 
 fn record(port: u16) -> AccessRecord {
     AccessRecord {
-        bytes_to_client: u64::from(port),
+        traffic: Traffic {
+            bytes_to_client: u64::from(port),
+            ..Traffic::default()
+        },
         ..AccessRecord::new("web", ([198, 18, 0, 1], port).into())
     }
     .ended(Instant::now(), End::Complete)

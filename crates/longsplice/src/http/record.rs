@@ -7,10 +7,10 @@ use std::{
 };
 
 use longsplice_core::http::RequestHead;
-use longsplice_engine::{FlowId, Summary, reason::RelayReason};
+use longsplice_engine::FlowId;
 
 use crate::{
-    access_log::{AccessRecord, End, Request, cut},
+    access_log::{AccessRecord, End, Request, Traffic, cut},
     listener::{Destination, Settings, Tally},
     upstream::Server,
 };
@@ -30,12 +30,8 @@ pub(super) struct Told {
     server: Option<Arc<Server>>,
     status: Option<u16>,
     first_byte: Option<Duration>,
-    bytes_to_client: u64,
-    bytes_to_server: u64,
-    flow: Option<FlowId>,
-    spliced: bool,
-    bytes_spliced: u64,
-    relay_reason: Option<RelayReason>,
+    /// Payload of the request and its reply.
+    pub(super) traffic: Traffic,
 }
 
 impl Told {
@@ -56,12 +52,7 @@ impl Told {
             server: None,
             status: None,
             first_byte: None,
-            bytes_to_client: 0,
-            bytes_to_server: 0,
-            flow: None,
-            spliced: false,
-            bytes_spliced: 0,
-            relay_reason: None,
+            traffic: Traffic::default(),
         }
     }
 
@@ -74,15 +65,15 @@ impl Told {
     /// Notes an answer by the proxy itself.
     pub(super) fn answered(&mut self, status: u16, bytes: usize) {
         self.status = Some(status);
-        self.bytes_to_client += bytes as u64;
+        self.sent_client(bytes as u64);
     }
 
     pub(super) fn sent_client(&mut self, bytes: u64) {
-        self.bytes_to_client += bytes;
+        self.traffic.bytes_to_client += bytes;
     }
 
     pub(super) fn sent_server(&mut self, bytes: u64) {
-        self.bytes_to_server += bytes;
+        self.traffic.bytes_to_server += bytes;
     }
 
     /// Notes the decision: the index of the route, or none.
@@ -96,21 +87,11 @@ impl Told {
 
     /// Notes that the engine gave both connections back after `bytes` of the reply.
     pub(super) fn passed(&mut self, flow: FlowId, spliced: bool, bytes: u64) {
-        self.flow = Some(flow);
+        self.traffic.flow = Some(flow);
         if spliced {
-            self.spliced = true;
-            self.bytes_spliced += bytes;
+            self.traffic.spliced = true;
+            self.traffic.bytes_spliced += bytes;
         }
-    }
-
-    /// Notes that the engine ended both connections.
-    pub(super) fn closed(&mut self, summary: &Summary) {
-        self.flow = Some(summary.id);
-        self.bytes_to_server += summary.bytes_to_server;
-        self.bytes_to_client += summary.bytes_to_client;
-        self.bytes_spliced += summary.bytes_spliced;
-        self.spliced |= summary.spliced;
-        self.relay_reason = summary.relay_reason;
     }
 
     fn route(&self) -> Option<&str> {
@@ -133,9 +114,7 @@ impl Told {
             is_request: true,
             route: self.route(),
             status: self.status,
-            bytes_to_client: self.bytes_to_client,
-            bytes_to_server: self.bytes_to_server,
-            bytes_spliced: self.bytes_spliced,
+            traffic: self.traffic,
             duration: self.began.elapsed(),
             first_byte: self.first_byte,
             end,
@@ -150,15 +129,10 @@ impl Told {
             route: self.route().map(str::to_owned),
             upstream: self.upstream().map(str::to_owned),
             server: self.server.as_ref().map(|server| server.name().to_owned()),
-            flow: self.flow,
             request: self.request.map(|request| *request),
             status: self.status,
-            bytes_to_client: self.bytes_to_client,
-            bytes_to_server: self.bytes_to_server,
+            traffic: self.traffic,
             first_byte: self.first_byte,
-            spliced: self.spliced,
-            bytes_spliced: self.bytes_spliced,
-            relay_reason: self.relay_reason,
             sni: self.sni,
             ..AccessRecord::new(&self.settings.listener.name, self.client)
         };

@@ -176,7 +176,7 @@ impl Session<'_> {
     /// Returns the end of a reply whose connections the engine closed. `unseen` is the number of its bytes that were to
     /// come.
     fn closed(&mut self, summary: &Summary, unseen: Option<u64>) -> End {
-        self.note(|told| told.closed(summary));
+        self.note(|told| told.traffic.add(summary));
         match unseen {
             _ if summary.reset => End::Reset,
             Some(n) if summary.bytes_to_client < n => End::ServerClosed,

@@ -13,7 +13,7 @@ use arc_swap::ArcSwap;
 use prometheus_client::metrics::histogram::Histogram;
 use strum::VariantArray;
 
-use crate::access_log::{AccessRecord, End};
+use crate::access_log::{AccessRecord, End, Traffic};
 
 /// Bounds of the histograms for requests, in seconds: from immediate answers to slow replies.
 const REQUEST: [f64; 14] = [
@@ -57,9 +57,7 @@ pub(crate) struct Tally<'a> {
     pub(crate) is_request: bool,
     pub(crate) route: Option<&'a str>,
     pub(crate) status: Option<u16>,
-    pub(crate) bytes_to_client: u64,
-    pub(crate) bytes_to_server: u64,
-    pub(crate) bytes_spliced: u64,
+    pub(crate) traffic: Traffic,
     pub(crate) duration: Duration,
     pub(crate) first_byte: Option<Duration>,
     pub(crate) end: End,
@@ -71,9 +69,7 @@ impl<'a> From<&'a AccessRecord> for Tally<'a> {
             is_request: record.is_request,
             route: record.route.as_deref(),
             status: record.status,
-            bytes_to_client: record.bytes_to_client,
-            bytes_to_server: record.bytes_to_server,
-            bytes_spliced: record.bytes_spliced,
+            traffic: record.traffic,
             duration: record.duration,
             first_byte: record.first_byte,
             end: record.end,
@@ -120,10 +116,10 @@ impl Counts {
     /// Counts an ended request or connection.
     pub(super) fn add(&self, tally: &Tally<'_>) {
         let count = |to: &AtomicU64, n: u64| to.fetch_add(n, Ordering::Relaxed);
-        count(&self.to_client, tally.bytes_to_client);
-        count(&self.to_server, tally.bytes_to_server);
-        if tally.bytes_spliced > 0 {
-            count(&self.spliced, tally.bytes_spliced);
+        count(&self.to_client, tally.traffic.bytes_to_client);
+        count(&self.to_server, tally.traffic.bytes_to_server);
+        if tally.traffic.bytes_spliced > 0 {
+            count(&self.spliced, tally.traffic.bytes_spliced);
         }
         if let Some(of_it) = self.ended.get(tally.end as usize) {
             count(of_it, 1);
@@ -158,7 +154,10 @@ mod tests {
             route: Some(route.to_owned()),
             is_request: true,
             status,
-            bytes_to_client: 10,
+            traffic: Traffic {
+                bytes_to_client: 10,
+                ..Traffic::default()
+            },
             ..AccessRecord::new("web", "198.18.0.1:5".parse().unwrap())
         };
         for (route, status) in [

@@ -55,7 +55,7 @@ pub(super) async fn forward(client: Client, settings: &Settings, open: Open, beg
                 tracing::debug!(listener = config.name, peer = %client.peer, %error, "the server is gone");
                 return carried.finish(End::ServerClosed);
             }
-            carried.record.bytes_to_server += client.early.len() as u64;
+            carried.record.traffic.bytes_to_server += client.early.len() as u64;
             let measured = || carried.open.service().shared().splice_min.bytes();
             let splice_min = config.splice_min.unwrap_or_else(measured);
             let pair = Pair::new(socket, server)
@@ -153,7 +153,7 @@ impl Forwarding {
                 Ok(Ended::Closed(summary)) => return self.closed(&summary),
                 Ok(Ended::Detached(id)) => {
                     tracing::debug!(listener = name, %peer, flow = %id, "detached: it runs on in the kernel");
-                    self.record.spliced = true;
+                    self.record.traffic.spliced = true;
                     return self.open.detached(id, self.tenure, self.record, self.began);
                 }
                 Ok(Ended::Returned(returned)) => returned,
@@ -166,7 +166,7 @@ impl Forwarding {
             if returned.spliced {
                 tracing::debug!(listener = name, %peer, flow = %returned.id, why = why.as_str(), "unspliced");
             }
-            self.record.add_returned(&returned);
+            self.record.traffic.add_returned(&returned);
             until = until_passed(&returned, conditions);
             pair = Pair::from(returned);
             if why == Trap::Admin {
@@ -192,8 +192,8 @@ impl Forwarding {
         let end = tokio::select! {
             passed = tls::relay(client, server, early, pace, idle) => {
                 self.open.service().splicer().count_relayed(RelayReason::Tls, passed.bytes());
-                self.record.bytes_to_server += passed.to_server;
-                self.record.bytes_to_client += passed.to_client;
+                self.record.traffic.bytes_to_server += passed.to_server;
+                self.record.traffic.bytes_to_client += passed.to_client;
                 match &passed.end {
                     Ok(()) => End::Complete,
                     Err(_) if passed.idle => End::Idle,
@@ -205,7 +205,7 @@ impl Forwarding {
             }
             why = self.open.cancelled() => why,
         };
-        self.record.relay_reason = Some(RelayReason::Tls);
+        self.record.traffic.relay_reason = Some(RelayReason::Tls);
         self.finish(end);
     }
 
@@ -220,7 +220,7 @@ impl Forwarding {
             reset = summary.reset,
             "connection ended"
         );
-        self.record.add(summary);
+        self.record.traffic.add(summary);
         let stopped = self.open.service().is_stopping() && summary.reset;
         let end = match (self.open.to_end(), summary.reset) {
             (Some(why), true) => why,

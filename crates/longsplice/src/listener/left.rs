@@ -16,7 +16,7 @@ use self::{
 };
 use super::{Decided, KeptFacts, Service, Tally};
 use crate::{
-    access_log::{AccessRecord, End},
+    access_log::{AccessRecord, End, Traffic},
     upstream::{Site, Tenure},
 };
 
@@ -138,9 +138,9 @@ impl LeftFlow {
         match self.kept {
             Kept::Whole(whole) => {
                 let mut record = common.names.give(whole.record);
-                record.bytes_to_server += bytes.client;
-                record.bytes_to_client += bytes.server;
-                record.bytes_spliced += spliced;
+                record.traffic.bytes_to_server += bytes.client;
+                record.traffic.bytes_to_client += bytes.server;
+                record.traffic.bytes_spliced += spliced;
                 let how = how(record.end);
                 common.service.finished(record.ended(whole.began, how));
             }
@@ -148,9 +148,12 @@ impl LeftFlow {
                 route: common.names.route.as_deref(),
                 is_request: common.is_http(),
                 status: counts.status(),
-                bytes_to_server: u64::from(counts.to_server) + bytes.client,
-                bytes_to_client: u64::from(counts.to_client) + bytes.server,
-                bytes_spliced: spliced,
+                traffic: Traffic {
+                    bytes_to_server: u64::from(counts.to_server) + bytes.client,
+                    bytes_to_client: u64::from(counts.to_client) + bytes.server,
+                    bytes_spliced: spliced,
+                    ..Traffic::default()
+                },
                 duration: counts.began(common.made).elapsed(),
                 first_byte: counts.first_byte(),
                 end: how(counts.why),

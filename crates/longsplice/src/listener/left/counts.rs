@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::Common;
-use crate::access_log::{AccessRecord, End};
+use crate::access_log::{AccessRecord, End, Traffic};
 
 /// Values of a flow for counters only.
 #[derive(Debug)]
@@ -29,8 +29,8 @@ impl Counts {
         let micros = |time: Duration| i64::try_from(time.as_micros()).ok();
         let first_byte = |time: Duration| NonZeroU32::new(time.as_micros().max(1).try_into().ok()?);
         Some(Counts {
-            to_server: record.bytes_to_server.try_into().ok()?,
-            to_client: record.bytes_to_client.try_into().ok()?,
+            to_server: record.traffic.bytes_to_server.try_into().ok()?,
+            to_client: record.traffic.bytes_to_client.try_into().ok()?,
             began: match began.checked_duration_since(made) {
                 Some(after) => micros(after)?,
                 None => -micros(made.duration_since(began))?,
@@ -42,7 +42,7 @@ impl Counts {
             status: record.status.unwrap_or_default(),
             why: record.end,
         })
-        .filter(|_| record.bytes_spliced == 0)
+        .filter(|_| record.traffic.bytes_spliced == 0)
     }
 
     pub(super) fn status(&self) -> Option<u16> {
@@ -71,9 +71,12 @@ impl Counts {
             is_request: common.is_http(),
             status: self.status(),
             first_byte: self.first_byte(),
-            bytes_to_server: self.to_server.into(),
-            bytes_to_client: self.to_client.into(),
-            spliced: true,
+            traffic: Traffic {
+                bytes_to_server: self.to_server.into(),
+                bytes_to_client: self.to_client.into(),
+                spliced: true,
+                ..Traffic::default()
+            },
             end: self.why,
             ..new
         }
@@ -88,8 +91,11 @@ mod tests {
     fn counts_are_those_of_the_record_or_the_record_is_kept() {
         let (began, ms) = (Instant::now(), Duration::from_millis);
         let record = AccessRecord {
-            bytes_to_server: 7,
-            bytes_to_client: u32::MAX.into(),
+            traffic: Traffic {
+                bytes_to_server: 7,
+                bytes_to_client: u32::MAX.into(),
+                ..Traffic::default()
+            },
             status: Some(101),
             first_byte: Some(ms(3)),
             end: End::Reload,
@@ -114,7 +120,10 @@ mod tests {
             (
                 "payload",
                 AccessRecord {
-                    bytes_to_client: 1 << 32,
+                    traffic: Traffic {
+                        bytes_to_client: 1 << 32,
+                        ..record.traffic
+                    },
                     ..record.clone()
                 },
             ),
@@ -128,7 +137,10 @@ mod tests {
             (
                 "was spliced before",
                 AccessRecord {
-                    bytes_spliced: 1,
+                    traffic: Traffic {
+                        bytes_spliced: 1,
+                        ..record.traffic
+                    },
                     ..record.clone()
                 },
             ),
