@@ -20,7 +20,6 @@ use crate::{
     tie::Tie,
 };
 
-mod as_client;
 mod connect;
 mod disorders;
 mod requests;

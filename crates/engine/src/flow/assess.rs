@@ -62,16 +62,25 @@ impl Refusal {
 
 /// Returns the addresses of a socket's connection, v4-mapped ones in their form on the wire.
 pub(crate) fn addresses(socket: impl AsFd) -> io::Result<LegInfo> {
-    let fd = socket.as_fd();
-    let socket = SockRef::from(&fd);
-    let of_tcp = |address: SockAddr| {
-        let address = address.as_socket().ok_or(io::ErrorKind::InvalidInput)?;
-        Ok::<_, io::Error>(canonical(address))
-    };
     Ok(LegInfo {
-        peer: of_tcp(socket.peer_addr()?)?,
-        local: of_tcp(socket.local_addr()?)?,
+        peer: peer(&socket)?,
+        local: local(&socket)?,
     })
+}
+
+/// Returns the address of the peer of a socket, as [`addresses`] does.
+pub(crate) fn peer(socket: impl AsFd) -> io::Result<SocketAddr> {
+    of_tcp(SockRef::from(&socket.as_fd()).peer_addr()?)
+}
+
+/// Returns the local address of a socket, as [`addresses`] does.
+pub(crate) fn local(socket: impl AsFd) -> io::Result<SocketAddr> {
+    of_tcp(SockRef::from(&socket.as_fd()).local_addr()?)
+}
+
+fn of_tcp(address: SockAddr) -> io::Result<SocketAddr> {
+    let address = address.as_socket().ok_or(io::ErrorKind::InvalidInput)?;
+    Ok(canonical(address))
 }
 
 /// Returns true if a leg to this address could be spliced. A link-local address needs an interface, which records and
@@ -104,8 +113,7 @@ fn peer_max_segment(leg: Leg, info: &TcpInfo, inspection: &Inspection) -> u32 {
 /// if it had no limit.
 pub(crate) fn unlimited_segment(plane: &Dataplane, socket: impl AsFd, info: &TcpInfo) -> Option<u32> {
     let mss = plane.peer_mss(&socket)?;
-    let peer = addresses(&socket).ok()?.peer;
-    Some(mss.min(path_segment(info, peer.ip())))
+    Some(mss.min(path_segment(info, peer(&socket).ok()?.ip())))
 }
 
 /// Returns the longest segment that the path to a peer takes, in terms of an MSS option.
@@ -116,13 +124,14 @@ pub(crate) fn path_segment(info: &TcpInfo, peer: IpAddr) -> u32 {
 /// Returns the longest segment that may be sent to the peer of a leg; `None` if it is unknown. An MSS counts no header of IP,
 /// so it means the same on a leg of either family.
 pub(crate) fn longest_segment(plane: &Dataplane, socket: BorrowedFd<'_>, info: &TcpInfo) -> Option<u32> {
-    let peer = canonical(SockRef::from(&socket).peer_addr().ok()?.as_socket()?);
+    let peer = peer(socket).ok()?;
     let fits = path_segment(info, peer.ip());
     if segment_sent(info) == fits {
         // The socket sends segments of that length, so the peer's MSS option allows them.
         return Some(fits);
     }
-    let leg = leg(&addresses(socket).ok()?).ok()?;
+    let local = local(socket).ok()?;
+    let leg = leg(&LegInfo { peer, local }).ok()?;
     let inspection = plane.inspect(leg).ok()?;
     Some(peer_max_segment(leg, info, &inspection))
 }

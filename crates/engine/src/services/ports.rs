@@ -72,31 +72,32 @@ impl SourcePorts {
         })
     }
 
-    /// Connects from a port that no flow to `target` uses; from the address that routing gives, or from another one.
-    pub(crate) async fn connect(
+    /// Connects from a port that no flow to `target` uses; from the address that routing gives, or from another one. Returns
+    /// the request, too, without what needed no saying.
+    pub(crate) async fn connect<'a>(
         &self,
         plane: &Arc<Dataplane>,
         routes: &Routes,
         from: Option<IpAddr>,
         target: SocketAddr,
-        request: Request<'_>,
+        request: Request<'a>,
         timeout: Duration,
-    ) -> io::Result<TcpStream> {
+    ) -> io::Result<(TcpStream, Request<'a>)> {
         let in_use = |leg| plane.in_use(leg);
         let look = || look_for_neighbours(plane);
         let attempt = self.connect_unless(in_use, look, routes, from, target, request);
         tokio::time::timeout(timeout, attempt).await?
     }
 
-    async fn connect_unless<L: Future<Output = ()>>(
+    async fn connect_unless<'a, L: Future<Output = ()>>(
         &self,
         in_use: impl Fn(Leg) -> bool,
         look: impl Fn() -> L,
         routes: &Routes,
         from: Option<IpAddr>,
         target: SocketAddr,
-        request: Request<'_>,
-    ) -> io::Result<TcpStream> {
+        request: Request<'a>,
+    ) -> io::Result<(TcpStream, Request<'a>)> {
         let mut by = Departure::new(routes, from, target)?;
         let mut doubted = 0;
         let seed = self.random.hash_one(self.turn.fetch_add(1, Ordering::Relaxed));
@@ -106,13 +107,8 @@ impl SourcePorts {
             if in_use(leg) {
                 continue;
             }
-            let origin = Origin {
-                local,
-                foreign: from.is_some(),
-                initial_sequence: None,
-                mark: 0,
-            };
-            let done = connect_from(origin, target, by.say_less(request)).await;
+            let said = by.say_less(request);
+            let done = connect_from(Origin::new(local, from.is_some()), target, said).await;
             let refused = done.as_ref().is_err_and(is_refused);
             if refused {
                 look().await;
@@ -123,7 +119,7 @@ impl SourcePorts {
                 // A flow took that port meanwhile: the refusal is not the target's.
                 Err(_) if refused && in_use(leg) => {}
                 Err(_) if refused && doubted < DOUBTED => doubted += 1,
-                result => return result,
+                result => return Ok((result?, said)),
             }
         }
         Err(io::Error::new(
@@ -226,6 +222,18 @@ pub(crate) struct Origin {
     pub(crate) mark: u32,
 }
 
+impl Origin {
+    /// Returns an origin with a sequence number that the kernel chooses, and no mark.
+    pub(crate) fn new(local: SocketAddr, foreign: bool) -> Origin {
+        Origin {
+            local,
+            foreign,
+            initial_sequence: None,
+            mark: 0,
+        }
+    }
+}
+
 /// Connects from an origin. The socket resets on close.
 pub(crate) async fn connect_from(
     origin: Origin,
@@ -305,7 +313,7 @@ mod tests {
         };
         routes.remember(target, way);
         assert_eq!(routes.way(target).unwrap().source, gone, "it is remembered");
-        let connected = ports(20_000..=20_999)
+        let (connected, _) = ports(20_000..=20_999)
             .connect_unless(|_| false, || async {}, &routes, None, target, Request::default())
             .await
             .unwrap();
@@ -348,7 +356,7 @@ mod tests {
         let in_use = |leg: Leg| leg.local.port() != 21_007;
         let connect =
             |in_use| ports.connect_unless(in_use, || async {}, &routes, None, target, Request::default());
-        let connected = connect(in_use).await.unwrap();
+        let (connected, _) = connect(in_use).await.unwrap();
         assert_eq!(connected.local_addr().unwrap().port(), 21_007);
         // A port of another socket is left alone, too.
         let error = connect(in_use).await.unwrap_err();

@@ -10,7 +10,6 @@ use std::{
 use longsplice_core::terms::{Agreement, Lacks};
 use longsplice_dataplane::{Dataplane, Withheld};
 use longsplice_repair::{TcpInfo, options, tcp_info};
-use socket2::SockRef;
 use tokio::{net::TcpStream, sync::watch};
 
 use super::Splicer;
@@ -20,10 +19,22 @@ use crate::{
         ports::{self, Origin},
         targets::{self, Request},
     },
+    transparent::identity,
 };
 
 /// Largest value of TCP_MAXSEG, in bytes; only the loopback has longer segments.
 const LARGEST_SEGMENT: u32 = 32_767;
+
+/// Source of leg B, as the target sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Source {
+    /// Address of this host, and a port of this instance.
+    Own,
+    /// Address of the client, and a port of this instance.
+    Client,
+    /// Address, port and initial sequence number of the client.
+    ClientAndPort,
+}
 
 impl Splicer {
     /// Prepares a listening socket for splicing toward `target`, if that is known: it offers clients no longer segments than
@@ -64,10 +75,7 @@ impl Splicer {
     /// # Errors
     /// Returns an error if the socket has no address of IP.
     pub fn withheld(&self, listener: impl AsFd) -> io::Result<Lacks> {
-        let fd = listener.as_fd();
-        let address = SockRef::from(&fd).local_addr()?.as_socket();
-        let address = address.ok_or(io::ErrorKind::InvalidInput)?;
-        Ok(self.context.targets.lacks(longsplice_repair::canonical(address)))
+        Ok(self.context.targets.lacks(assess::local(listener)?))
     }
 
     /// Returns a receiver that sees a change each time that listening sockets should be prepared again.
@@ -91,17 +99,57 @@ impl Splicer {
         client: impl AsFd,
         timeout: Duration,
     ) -> io::Result<TcpStream> {
-        self.connect_from(None, target, client.as_fd(), timeout).await
+        self.connect_from(Source::Own, target, client.as_fd(), timeout)
+            .await
     }
 
-    pub(super) async fn connect_from(
+    /// Connects like [`Splicer::connect`], but from the client's own address, which needs CAP_NET_ADMIN: the target sees
+    /// the client. Its answers must come in over this host, on an interface with a rule that makes them follow their
+    /// connection ([`Action::Follow`](crate::services::rules::Action::Follow)).
+    ///
+    /// # Errors
+    /// Returns those of [`Splicer::connect`]; `InvalidInput` if client and target are of two families.
+    pub async fn connect_as_client(
         &self,
-        from: Option<IpAddr>,
+        target: SocketAddr,
+        client: impl AsFd,
+        timeout: Duration,
+    ) -> io::Result<TcpStream> {
+        self.connect_from(Source::Client, target, client.as_fd(), timeout)
+            .await
+    }
+
+    /// Connects with the client's port and its initial sequence number, too, so that the client's stream has the same
+    /// numbers on both legs (papers' section III-F; docs/decisions/0016). If that port is in use toward the target, takes
+    /// another one, like [`Splicer::connect_as_client`].
+    ///
+    /// The connection tracker of this host takes both legs for one connection: there must be none, or the client's socket is one of
+    /// an accelerator, whose mark the server's gets, too ([`Notrack`](crate::notrack::Notrack)).
+    ///
+    /// # Errors
+    /// Returns those of [`Splicer::connect_as_client`].
+    pub async fn connect_as_client_and_port(
+        &self,
+        target: SocketAddr,
+        client: impl AsFd,
+        timeout: Duration,
+    ) -> io::Result<TcpStream> {
+        self.connect_from(Source::ClientAndPort, target, client.as_fd(), timeout)
+            .await
+    }
+
+    async fn connect_from(
+        &self,
+        source: Source,
         target: SocketAddr,
         client: BorrowedFd<'_>,
         timeout: Duration,
     ) -> io::Result<TcpStream> {
         let target = longsplice_repair::canonical(target);
+        let from = match source {
+            Source::Own => None,
+            Source::Client | Source::ClientAndPort => Some(client_address(target, client)?),
+        };
         let context = &self.context;
         let (Some(plane), Some(ports), true) = (context.plane(), &context.ports, assess::is_global(target))
         else {
@@ -109,12 +157,7 @@ impl Splicer {
                 match from {
                     None => ports::connect_plainly(target).await,
                     Some(from) => {
-                        let origin = Origin {
-                            local: (from, 0).into(),
-                            foreign: true,
-                            initial_sequence: None,
-                            mark: 0,
-                        };
+                        let origin = Origin::new((from, 0).into(), true);
                         ports::connect_from(origin, target, Request::default()).await
                     }
                 }
@@ -123,15 +166,29 @@ impl Splicer {
         };
         let info = tcp_info(client).ok();
         let request = self.request(plane, client, info.as_ref()).await;
-        let server = ports
-            .connect(plane, &context.routes, from, target, request, timeout)
-            .await?;
-        self.note_agreement(plane, client, info.as_ref(), &request, target, &server);
+        let identical = match source {
+            Source::ClientAndPort => {
+                let own = identity::connect(plane, client, target, request);
+                tokio::time::timeout(timeout, own).await?
+            }
+            Source::Own | Source::Client => None,
+        };
+        let (server, request) = match identical {
+            Some(server) => (server?, request),
+            None => {
+                ports
+                    .connect(plane, &context.routes, from, target, request, timeout)
+                    .await?
+            }
+        };
+        if let Some(info) = info {
+            self.note_agreement(plane, client, &info, &request, target, &server);
+        }
         Ok(server)
     }
 
     /// Returns what leg B is to ask for, so that it is like leg A, with this state of TCP.
-    pub(super) async fn request<'a>(
+    async fn request<'a>(
         &'a self,
         plane: &'a Dataplane,
         client: BorrowedFd<'_>,
@@ -146,16 +203,16 @@ impl Splicer {
     }
 
     /// Notes what the target did not agree to, for the next clients of the same listener.
-    pub(super) fn note_agreement(
+    fn note_agreement(
         &self,
         plane: &Dataplane,
         client: BorrowedFd<'_>,
-        info: Option<&TcpInfo>,
+        info: &TcpInfo,
         request: &Request<'_>,
         target: SocketAddr,
         server: &TcpStream,
     ) {
-        let (Some(info), Ok(of_server)) = (info, tcp_info(server)) else {
+        let Ok(of_server) = tcp_info(server) else {
             return;
         };
         let agreement = Agreement {
@@ -175,8 +232,18 @@ impl Splicer {
         if agreement.is_whole() && !targets.lack_anything() {
             return;
         }
-        if let Ok(addresses) = assess::addresses(client) {
-            targets.note(addresses.local, target, &agreement);
+        if let Ok(local) = assess::local(client) {
+            targets.note(local, target, &agreement);
         }
     }
+}
+
+/// Returns the address from which to connect in the name of a client.
+fn client_address(target: SocketAddr, client: BorrowedFd<'_>) -> io::Result<IpAddr> {
+    let from = assess::peer(client)?.ip();
+    if from.is_ipv4() == target.is_ipv4() {
+        return Ok(from);
+    }
+    let what = format!("{target} cannot be reached from the client's address {from}: the families differ");
+    Err(io::Error::new(io::ErrorKind::InvalidInput, what))
 }

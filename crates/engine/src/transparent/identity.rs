@@ -35,10 +35,9 @@ pub(crate) async fn connect(
         return None;
     }
     let origin = Origin {
-        local,
-        foreign: true,
         initial_sequence: initial_sequence(plane, client, Leg::new(addresses.peer, addresses.local)),
         mark: SockRef::from(&client).mark().unwrap_or_default(),
+        ..Origin::new(local, true)
     };
     match connect_from(origin, target, request).await {
         Err(e) if is_taken(&e) => None,
