@@ -120,6 +120,13 @@ impl<T> PerSide<T> {
     }
 }
 
+impl<T> PerSide<Option<T>> {
+    /// Returns the client side's value and the server side's, if there are both.
+    pub fn complete(self) -> Option<(T, T)> {
+        self.client.zip(self.server)
+    }
+}
+
 impl<T: Clone> PerSide<T> {
     /// Gives both sides the same value.
     pub fn both(value: T) -> Self {

@@ -115,14 +115,9 @@ impl Dataplane {
 
     /// Returns true if a flow that this version cannot serve has ended.
     fn is_over(&self, flow: &ls_flow, is_over: &impl Fn(&Direction, &Direction) -> bool) -> bool {
-        match Direction::of_flow(flow, &self.start_times.lock(), time::now()) {
-            PerSide {
-                client: Some(a),
-                server: Some(b),
-            } => is_over(&a, &b),
-            // The sockets of single legs went with their process.
-            _ => true,
-        }
+        let directions = Direction::of_flow(flow, &self.start_times.lock(), time::now());
+        // The sockets of single legs went with their process.
+        directions.complete().is_none_or(|(a, b)| is_over(&a, &b))
     }
 
     /// Adds a flow to our table, or finds it there if an adoption was cut off. Returns its element.

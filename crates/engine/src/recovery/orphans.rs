@@ -34,11 +34,8 @@ pub(crate) async fn find(context: &Arc<Context>, id: FlowId) -> Result<PerSide<L
     let found = context
         .run_blocking(move |_, kernel| kernel.plane.find_flow(id.0))
         .await;
-    match found {
-        Some(Ok(PerSide {
-            client: Some(a),
-            server: Some(b),
-        })) if a.slot.is_none() && b.slot.is_none() => Ok(PerSide::new(a.leg, b.leg)),
+    match found.and_then(|directions| directions.ok()?.complete()) {
+        Some((a, b)) if a.slot.is_none() && b.slot.is_none() => Ok(PerSide::new(a.leg, b.leg)),
         _ => Err(RequestError::NoSuchFlow(id)),
     }
 }
@@ -88,11 +85,8 @@ pub(crate) async fn end(context: &Arc<Context>, id: FlowId) -> Result<(), Reques
         Err(error) => return Err(error),
     }
     context.stats.ended(End::Admin);
-    match records {
-        Some(PerSide {
-            client: Some(a),
-            server: Some(b),
-        }) => context.ends.ended(FlowEnd::Admin, PerSide::new(&a, &b)),
+    match records.and_then(PerSide::complete) {
+        Some((a, b)) => context.ends.ended(FlowEnd::Admin, PerSide::new(&a, &b)),
         _ => context.ends.not_left(id.0),
     }
     Ok(())
@@ -207,14 +201,7 @@ async fn reclaim_patiently(
     let plane = context.plane()?;
     let mut retry = Retry::default();
     loop {
-        let records = plane.both_directions(leg?);
-        let PerSide {
-            client: Some(a),
-            server: Some(b),
-        } = &records
-        else {
-            return None;
-        };
+        let (a, b) = plane.both_directions(leg?).complete()?;
         if a.serial != id.0 || a.slot.is_some() {
             return None;
         }
@@ -230,7 +217,7 @@ async fn reclaim_patiently(
             tracing::warn!(flow = %id, %error, "it could not come back for {GIVE_UP:?}: both ends are reset by their next segment");
             plane.unregister(id.0, legs);
             context.stats.ended(End::Reset);
-            context.ends.ended(FlowEnd::Reset, PerSide::new(a, b));
+            context.ends.ended(FlowEnd::Reset, PerSide::new(&a, &b));
             return None;
         };
         // A flow that is about to end shows that in its records by then, or its slot is free again.

@@ -156,11 +156,7 @@ fn reap(context: &Context, kernel: &Kernel) -> io::Result<Duration> {
     let mut ruled = context.rules.spliced.walk();
     plane.scan_flows(|directions| {
         records += directions.iter().flatten().count() as u32;
-        let PerSide {
-            client: Some(a),
-            server: Some(b),
-        } = directions
-        else {
+        let Some((a, b)) = directions.complete() else {
             return;
         };
         walk.see(a.serial);
@@ -183,11 +179,7 @@ fn reap(context: &Context, kernel: &Kernel) -> io::Result<Duration> {
             break;
         }
         // A segment may have passed since, or another flow may have taken its place.
-        let PerSide {
-            client: Some(a),
-            server: Some(b),
-        } = plane.both_directions(flow.leg)
-        else {
+        let Some((a, b)) = plane.both_directions(flow.leg).complete() else {
             continue;
         };
         let Verdict::Reap(how) = verdict(&flow_end(&a, &b), &limits) else {

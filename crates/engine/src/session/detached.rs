@@ -84,11 +84,8 @@ impl<'a> Detached<'a> {
                 .next()
                 .map_or(now + LOOK, |at| at.min(now + LOOK));
             let directions = self.legs.map(|leg| self.kernel.plane.direction(leg));
-            let over = match directions {
-                PerSide {
-                    client: Some(a),
-                    server: Some(b),
-                } if a.serial == self.serial => {
+            let over = match directions.complete() {
+                Some((a, b)) if a.serial == self.serial => {
                     let ended = self.session.look(&PerSide::new(a, b), now);
                     ended || self.hold.queue.is_over()
                 }

@@ -129,18 +129,12 @@ fn is_for_a_moment(reason: RelayReason) -> bool {
 
 /// Describes a flow without sockets; `None` while it is being removed.
 pub(super) fn detached_info(directions: &PerSide<Option<Direction>>) -> Option<FlowInfo> {
-    let PerSide {
-        client: Some(a),
-        server: Some(b),
-    } = directions
-    else {
-        return None;
-    };
+    let (a, b) = directions.complete()?;
     let leg = |l: Leg| LegInfo {
         peer: l.peer,
         local: l.local,
     };
-    let end = reaper::flow_end(a, b);
+    let end = reaper::flow_end(&a, &b);
     Some(FlowInfo {
         id: FlowId(a.serial),
         client: leg(a.leg),
@@ -151,8 +145,8 @@ pub(super) fn detached_info(directions: &PerSide<Option<Direction>>) -> Option<F
             FlowState::Detached
         },
         reason: None,
-        to_server: direction_info(a),
-        to_client: direction_info(b),
+        to_server: direction_info(&a),
+        to_client: direction_info(&b),
         // The age of an adopted flow counts from the adoption; it is at least that of its last segment.
         age_seconds: a.age.max(end.idle).as_secs_f64(),
         idle_seconds: Some(end.idle.as_secs_f64()),
