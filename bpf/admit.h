@@ -94,14 +94,15 @@ static __always_inline __u32 bytes_of(const struct segment *seg)
 }
 
 /* Counts an admitted segment of a flow with LS_RULED for the rules that it matches. Returns the verdict if
- * one of them drops it; 0, which is no drop, if it may pass. `bytes` is its length, from the IP header on. */
-static __noinline int judge(const struct ls_record *rec, const struct segment *seg, __u32 bytes)
+ * one of them drops it; 0, which is no drop, if it may pass. `bytes` is its length, from the IP header on.
+ * `goes_on`: it is to be forwarded; otherwise nothing happens unless a rule drops all segments. */
+static __noinline int judge(const struct ls_record *rec, const struct segment *seg, __u32 bytes, int goes_on)
 {
 	__u32 serial = rec->serial, verdict = 0;
 	struct ls_ruling *ruling = bpf_map_lookup_elem(&rulings, &serial);
 	struct ls_ruled *ruled;
 
-	if (!ruling)
+	if (!ruling || (!goes_on && !ruling->drop))
 		return 0;
 	ruled = &ruling->from[rec->traits & LS_SIDE_SERVER ? LS_SERVER : LS_CLIENT];
 	__sync_fetch_and_add(&ruled->packets, 1);
@@ -402,7 +403,7 @@ static __always_inline enum admission admit(const struct flow_ref *flow, struct 
 		return REFUSED;
 	/* Note nothing of a segment that a rule drops: the far end does not learn of it either. */
 	if (is_ruled(rec)) {
-		*reason = judge(rec, seg, bytes_of(seg));
+		*reason = judge(rec, seg, bytes_of(seg), 1);
 		if (*reason)
 			return REFUSED;
 	}

@@ -226,7 +226,7 @@ __noinline int later_fragment(struct __sk_buff *skb)
 		return drop(LS_V_DROP_TTL);
 	if (check_segment(&flow, seg, &reason) != ADMITTED)
 		return drop(reason);
-	reason = is_ruled(flow.rec) ? judge(flow.rec, seg, ip_length(&scratch->in)) : 0;
+	reason = is_ruled(flow.rec) ? judge(flow.rec, seg, ip_length(&scratch->in), 1) : 0;
 	if (reason)
 		return drop(reason);
 	if (over_rate(flow.rec, seg))

@@ -286,15 +286,6 @@ enum step {
 	TO_ACKNOWLEDGE, /* acknowledge() */
 };
 
-/* Returns whether a rule drops all segments of a flow. */
-static __always_inline int is_dropped(const struct ls_record *rec)
-{
-	__u32 serial = rec->serial;
-	struct ls_ruling *ruling = is_ruled(rec) ? bpf_map_lookup_elem(&rulings, &serial) : NULL;
-
-	return ruling && ruling->drop;
-}
-
 /* Processes a segment that meets a trap, or is new in FREEZE: the sockets come back, or user space keeps the
  * segment until they do. The verifier follows this function by itself, as with_sockets(). */
 __noinline enum step stop(struct __sk_buff *skb, __u32 number, __u32 mode, int *action)
@@ -319,8 +310,8 @@ __noinline enum step stop(struct __sk_buff *skb, __u32 number, __u32 mode, int *
 	plausible = is_plausible(&flow, seg, mode);
 	/* Drop it here: the sockets would take what the rule drops. Do not leave it to forward(), which knows
 	 * of no trap, if the rule goes meanwhile. */
-	if (plausible && (!flow.slot || mode == LS_FINAL || mode == LS_FREEZE) && is_dropped(flow.rec)) {
-		judge(flow.rec, seg, bytes_of(seg));
+	if (plausible && (!flow.slot || mode == LS_FINAL || mode == LS_FREEZE) && is_ruled(flow.rec) &&
+	    judge(flow.rec, seg, bytes_of(seg), 0)) {
 		*action = drop(LS_V_DROP_RULE);
 		return DONE;
 	}

@@ -114,7 +114,7 @@ pub(crate) struct Keeper {
 struct State {
     /// Program of the rules; `None` before there is a rule.
     loaded: Option<Arc<Rules>>,
-    rules: Vec<Rule>,
+    rules: Arc<[Rule]>,
     program: Program,
     /// Interfaces that can be watched.
     links: HashMap<String, u32>,
@@ -148,10 +148,10 @@ impl Keeper {
                 "rules name an interface that is not there, or has no Ethernet headers"
             );
         }
-        let for_flows = rules.clone();
-        (state.rules, state.program, state.resolved) = (rules, program, resolved);
+        let rules = Arc::<[Rule]>::from(rules);
+        (state.rules, state.program, state.resolved) = (rules.clone(), program, resolved);
         self.spliced
-            .replace(plane, for_flows)
+            .replace(plane, rules)
             .map_err(|error| RulesError::System(format!("the flows cannot be read: {error}")))
     }
 

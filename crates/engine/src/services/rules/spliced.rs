@@ -3,7 +3,10 @@
 use std::{
     collections::HashMap,
     io,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use longsplice_core::rules::{FlowDecision, Rule, decide};
@@ -34,7 +37,7 @@ pub(crate) struct SplicedFlows {
 
 #[derive(Debug, Default)]
 struct State {
-    rules: Vec<Rule>,
+    rules: Arc<[Rule]>,
     /// Number of the set of rules; 0: none was set yet.
     set: u64,
     flows: HashMap<u32, Matched>,
@@ -61,7 +64,7 @@ impl SplicedFlows {
     ///
     /// # Errors
     /// Returns an error if the flows cannot be read: flows that are spliced later have the new rules.
-    pub(crate) fn replace(&self, plane: &Dataplane, rules: Vec<Rule>) -> io::Result<()> {
+    pub(crate) fn replace(&self, plane: &Dataplane, rules: Arc<[Rule]>) -> io::Result<()> {
         let is_needed = {
             let mut state = self.state.lock();
             state.counts = vec![FlowCounts::default(); rules.len()];
@@ -83,11 +86,7 @@ impl SplicedFlows {
     /// Returns an error if the flows cannot be read.
     pub(crate) fn judge_all(&self, plane: &Dataplane) -> io::Result<()> {
         plane.scan_flows(|directions| {
-            if let PerSide {
-                client: Some(a),
-                server: Some(b),
-            } = directions
-            {
+            if let Some((a, b)) = directions.complete() {
                 let ruled = a.ruled || b.ruled;
                 self.judge(plane, a.serial, PerSide::new(a.leg, b.leg), ruled);
             }
@@ -135,7 +134,7 @@ impl SplicedFlows {
     pub(crate) fn lift_predecessors(&self, plane: &Dataplane) -> io::Result<()> {
         let is_first = self.state.lock().set == 0;
         match is_first {
-            true => self.replace(plane, Vec::new()),
+            true => self.replace(plane, Arc::default()),
             false => Ok(()),
         }
     }
