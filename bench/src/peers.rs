@@ -89,8 +89,8 @@ fn start_haproxy(
     to: SocketAddr,
     template: &str,
 ) -> Result<Peer> {
-    let values = [("LISTEN", listen.to_string()), ("TO", to.to_string())];
-    let file = configuration(room, "haproxy.cfg", template, &values)?;
+    let values = [("TO", to.to_string())];
+    let file = configuration(room, "haproxy.cfg", template, listen, &values)?;
     // Debug mode only keeps it in the foreground.
     let command = at.command("haproxy").args(["-q", "-db", "-f"]).arg(&file);
     start(room, at, command, "haproxy", listen)
@@ -98,19 +98,14 @@ fn start_haproxy(
 
 /// Starts nginx as an HTTP proxy, and waits until it listens.
 pub(crate) fn nginx_proxy(room: &Room, at: &Namespace, listen: SocketAddr, to: SocketAddr) -> Result<Peer> {
-    let values = [("LISTEN", listen.to_string()), ("TO", to.to_string())];
-    let file = configuration(room, "nginx-proxy.conf", NGINX_PROXY, &values)?;
-    start(room, at, nginx(at, &file), "nginx-proxy", listen)
+    let values = [("TO", to.to_string())];
+    start_nginx(room, at, listen, ("nginx-proxy", NGINX_PROXY), &values)
 }
 
 /// Starts nginx as a server of the files of `root` to thousands of connections, and waits until it listens.
 pub(crate) fn nginx_files(room: &Room, at: &Namespace, listen: SocketAddr, root: &Path) -> Result<Peer> {
-    let values = [
-        ("LISTEN", listen.to_string()),
-        ("ROOT", root.display().to_string()),
-    ];
-    let file = configuration(room, "nginx-files.conf", NGINX_FILES, &values)?;
-    start(room, at, nginx(at, &file), "nginx-files", listen)
+    let values = [("ROOT", root.display().to_string())];
+    start_nginx(room, at, listen, ("nginx-files", NGINX_FILES), &values)
 }
 
 /// Starts nginx as a forwarder of streams, and waits until it listens.
@@ -121,17 +116,8 @@ pub(crate) fn nginx_stream(
     to: SocketAddr,
     buffer: &str,
 ) -> Result<Peer> {
-    let file = configuration(
-        room,
-        "nginx-stream.conf",
-        NGINX_STREAM,
-        &[
-            ("LISTEN", listen.to_string()),
-            ("TO", to.to_string()),
-            ("BUFFER", buffer.to_owned()),
-        ],
-    )?;
-    start(room, at, nginx(at, &file), "nginx-stream", listen)
+    let values = [("TO", to.to_string()), ("BUFFER", buffer.to_owned())];
+    start_nginx(room, at, listen, ("nginx-stream", NGINX_STREAM), &values)
 }
 
 /// Starts nginx as a transparent relay of what a [`Diversion`](crate::diversion::Diversion) brings it, and waits until it
@@ -143,36 +129,49 @@ pub(crate) fn nginx_transparent(
     to: SocketAddr,
     buffer: &str,
 ) -> Result<Peer> {
-    let values = [
-        ("LISTEN", listen.to_string()),
-        ("TO", to.to_string()),
-        ("BUFFER", buffer.to_owned()),
-    ];
-    let file = configuration(room, "nginx-transparent.conf", NGINX_TRANSPARENT, &values)?;
-    start(room, at, nginx(at, &file), "nginx-transparent", listen)
+    let values = [("TO", to.to_string()), ("BUFFER", buffer.to_owned())];
+    start_nginx(
+        room,
+        at,
+        listen,
+        ("nginx-transparent", NGINX_TRANSPARENT),
+        &values,
+    )
 }
 
 /// Starts nginx as a web server with the files of `root`, and waits until it listens.
 pub(crate) fn nginx_web(room: &Room, at: &Namespace, listen: SocketAddr, root: &Path) -> Result<Peer> {
-    let root = root.display().to_string();
-    let file = configuration(
-        room,
-        "nginx-web.conf",
-        NGINX_WEB,
-        &[("LISTEN", listen.to_string()), ("ROOT", root)],
-    )?;
-    start(room, at, nginx(at, &file), "nginx-web", listen)
+    let values = [("ROOT", root.display().to_string())];
+    start_nginx(room, at, listen, ("nginx-web", NGINX_WEB), &values)
 }
 
-fn nginx<'ns>(at: &'ns Namespace, file: &Path) -> NsCommand<'ns> {
-    at.command("nginx").args(["-e", "stderr", "-c"]).arg(file)
+/// Starts nginx by a template, which is named after its use, and waits until it listens.
+fn start_nginx(
+    room: &Room,
+    at: &Namespace,
+    listen: SocketAddr,
+    (name, template): (&str, &str),
+    values: &[(&str, String)],
+) -> Result<Peer> {
+    let file = configuration(room, &format!("{name}.conf"), template, listen, values)?;
+    let command = at.command("nginx").args(["-e", "stderr", "-c"]).arg(&file);
+    start(room, at, command, name, listen)
 }
 
-/// Writes a configuration to a directory of its own (`@DIR@`), its other `@NAMES@` replaced by values.
-fn configuration(room: &Room, name: &str, template: &str, values: &[(&str, String)]) -> Result<PathBuf> {
+/// Writes a configuration to a directory of its own (`@DIR@`), with an address (`@LISTEN@`), its other `@NAMES@` replaced by
+/// values.
+fn configuration(
+    room: &Room,
+    name: &str,
+    template: &str,
+    listen: SocketAddr,
+    values: &[(&str, String)],
+) -> Result<PathBuf> {
     let dir = room.file(&format!("peer-{}", room.number()));
     fs::create_dir(&dir).with_context(|| format!("make {}", dir.display()))?;
-    let mut text = template.replace("@DIR@", &dir.display().to_string());
+    let mut text = template
+        .replace("@DIR@", &dir.display().to_string())
+        .replace("@LISTEN@", &listen.to_string());
     for (name, value) in values {
         text = text.replace(&format!("@{name}@"), value);
     }
