@@ -119,7 +119,7 @@ pub(crate) struct Apart {
 impl Apart {
     /// Starts a switch, with files of these lengths.
     pub(crate) fn start(room: &Room, switch: Switch, lengths: &[u64]) -> Result<Self> {
-        let net = Line::new("bench", routing())?;
+        let net = Line::new("bench", LineOptions::router())?;
         cores::part(&net)?;
         let rig = Rig { room, nodes: &net };
         let standing = {
@@ -140,14 +140,6 @@ impl Apart {
     /// Returns the client's namespace; a client there should be [`Pinned`] to the ends' core.
     pub(crate) fn client(&self) -> &Namespace {
         &self.net.client
-    }
-}
-
-/// Returns the options that [`Switch::Direct`] needs.
-pub(crate) fn routing() -> LineOptions {
-    LineOptions {
-        router: true,
-        ..LineOptions::default()
     }
 }
 

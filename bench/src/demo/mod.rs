@@ -25,11 +25,7 @@ fn run(room: &Room) -> Result<()> {
          \x20   client 198.18.1.1 ---- 198.18.1.2 forwarder 198.18.2.2 ---- 198.18.2.1 server",
         machine.show()
     ));
-    let options = LineOptions {
-        router: true,
-        ..LineOptions::default()
-    };
-    let net = Line::new("demo", options)?;
+    let net = Line::new("demo", LineOptions::router())?;
     transfer::run(room, &net)?;
     table::run(room, &net)?;
     console::say("Every claim above was checked.");

@@ -11,7 +11,7 @@ use longsplice_dataplane::FLOW_BYTES;
 use longsplice_lab::{Line, LineOptions};
 
 use super::Scope;
-use crate::contender::{Contender, Rig};
+use crate::contender::{Contender, Rig, Standing};
 use crate::holder::Held;
 use crate::memory::{Growth, Usage};
 use crate::report::{Comparison, Finding, Results, Series, Target};
@@ -53,7 +53,9 @@ impl<C> Sample<C> {
 pub(super) fn run(scope: &Scope<'_>) -> Result<Results> {
     let (connections, rounds) = scope.count((8000, 5), (1000, 1));
     let all = in_turn(&CONTENDERS, Contender::title, rounds, |contender| {
-        measure(scope, contender, connections)
+        measure(scope, contender, connections, |standing, count| {
+            standing.detached(count)
+        })
     })?;
     judge(&all)
 }
@@ -82,13 +84,16 @@ pub(super) fn in_turn<C: Copy>(
     Ok(all)
 }
 
-fn measure(scope: &Scope<'_>, contender: Contender, connections: usize) -> Result<Sample<Contender>> {
-    let options = LineOptions {
-        router: true,
-        ..LineOptions::default()
-    };
+/// Measures the growth by so many connections through a contender, once `settled` has seen that number as they are to
+/// be.
+pub(super) fn measure(
+    scope: &Scope<'_>,
+    contender: Contender,
+    connections: usize,
+    settled: impl Fn(&Standing<'_>, usize) -> Result<()>,
+) -> Result<Sample<Contender>> {
     // Use new namespaces, without remains of the last ones.
-    let net = Line::new("bench", options)?;
+    let net = Line::new("bench", LineOptions::router())?;
     let rig = Rig {
         room: scope.room,
         nodes: &net,
@@ -101,7 +106,7 @@ fn measure(scope: &Scope<'_>, contender: Contender, connections: usize) -> Resul
             standing.pid(),
             connections,
             |count| Held::open(&net, rig.server(), standing.at, count),
-            |count| standing.detached(count),
+            |count| settled(&standing, count),
         )?,
     })
 }

@@ -2,14 +2,14 @@
 
 use anyhow::Result;
 use longsplice_dataplane::FLOW_BYTES;
-use longsplice_lab::Line;
+use longsplice_lab::{Line, LineOptions};
 
 use super::Scope;
 use super::memory::{BYTES, Sample, growth, in_turn, kernel, per_connection, series};
 use crate::holder::{Held, Opening};
 use crate::report::{Comparison, Finding, Results, Target};
 use crate::row::Row;
-use crate::switches::{self, Rig, Switch};
+use crate::switches::{Rig, Switch};
 
 const SWITCHES: [Switch; 3] = [Switch::Direct, Switch::Splicing, Switch::HaProxyHttp];
 
@@ -23,7 +23,7 @@ pub(super) fn run(scope: &Scope<'_>) -> Result<Results> {
 }
 
 fn measure(scope: &Scope<'_>, switch: Switch, sockets: usize) -> Result<Sample<Switch>> {
-    let net = Line::new("bench", switches::routing())?;
+    let net = Line::new("bench", LineOptions::router())?;
     let rig = Rig {
         room: scope.room,
         nodes: &net,

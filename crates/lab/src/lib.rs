@@ -7,7 +7,7 @@
 //! use longsplice_lab::{ConnectionSpec, Line, LineOptions, Traffic, TrafficServer, TrafficSpec};
 //!
 //! # fn main() -> Result<(), longsplice_lab::Error> {
-//! let net = Line::new("my-test", LineOptions { router: true, ..LineOptions::default() })?;
+//! let net = Line::new("my-test", LineOptions::router())?;
 //! let server = TrafficServer::start(&net.server, (net.server_addr, 7000).into())?;
 //! let spec = TrafficSpec::same(10, ConnectionSpec::both_ways(1 << 20));
 //! let outcome = Traffic::run(&net.client, server.addr(), &spec)?;

@@ -71,13 +71,7 @@ pub(crate) fn long_path(name: &str) -> Emulated {
 }
 
 pub(crate) fn router(name: &str) -> longsplice_lab::Line {
-    veth_line(
-        name,
-        longsplice_lab::LineOptions {
-            router: true,
-            ..Default::default()
-        },
-    )
+    veth_line(name, longsplice_lab::LineOptions::router())
 }
 
 pub(crate) fn totals(status: &Status) -> (u64, u64) {

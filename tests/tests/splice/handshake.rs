@@ -45,13 +45,7 @@ impl Drop for Lab {
 impl Lab {
     /// Sets up the laboratory; `lost` selects packets, by their number, that get lost on their way in.
     fn new(name: &str, lost: fn(usize) -> bool) -> Lab {
-        let net = veth_line(
-            name,
-            LineOptions {
-                router: true,
-                ..LineOptions::default()
-            },
-        );
+        let net = veth_line(name, LineOptions::router());
         let captures = capture(&net);
         let library = Library::open(&net.forwarder);
         let listener = target(&net);

@@ -7,11 +7,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use longsplice_engine::{FlowId, FlowState};
 use longsplice_lab::traffic::Transfer;
-use longsplice_lab::{ConnectionSpec, Line, Outcome, Traffic, TrafficServer, TrafficSpec};
+use longsplice_lab::{ConnectionSpec, Line, LineOptions, Outcome, Traffic, TrafficServer, TrafficSpec};
 use rustix::process::nice;
 
 use super::super::Scope;
-use super::routing;
 use crate::contender::{Contender, Rig};
 use crate::daemon::Daemon;
 use crate::report::{Comparison, Finding, Results, Series, Statistic, Target};
@@ -33,7 +32,7 @@ const ENDS_NICENESS: i32 = 15;
 /// Measures row 15.4.
 pub(in crate::rows) fn run(scope: &Scope<'_>) -> Result<Results> {
     let (connections, seconds) = scope.count((1000, 90), (40, 10));
-    let net = Line::new("bench", routing())?;
+    let net = Line::new("bench", LineOptions::router())?;
     let rig = Rig {
         room: scope.room,
         nodes: &net,

@@ -3,13 +3,10 @@
 //! It is measured as in row 10: what the same connections cost through the kernel's router is subtracted.
 
 use anyhow::{Context, Result, ensure};
-use longsplice_lab::Line;
 
 use super::super::Scope;
-use super::super::memory::{BYTES, Sample, growth, in_turn, kernel, per_connection, series};
-use super::routing;
-use crate::contender::{Contender, Rig};
-use crate::holder::Held;
+use super::super::memory::{BYTES, Sample, in_turn, kernel, measure, per_connection, series};
+use crate::contender::{Contender, Standing};
 use crate::report::{Comparison, Finding, Results, Target};
 use crate::row::Row;
 
@@ -23,39 +20,24 @@ const CONTENDERS: [Contender; 3] = [
 pub(in crate::rows) fn run(scope: &Scope<'_>) -> Result<Results> {
     let (connections, rounds) = scope.count((4000, 3), (500, 1));
     let all = in_turn(&CONTENDERS, Contender::title, rounds, |contender| {
-        measure(scope, contender, connections)
+        measure(scope, contender, connections, |standing, count| {
+            are_kept(standing, contender, count)
+        })
     })?;
     judge(&all, connections)
 }
 
-fn measure(scope: &Scope<'_>, contender: Contender, connections: usize) -> Result<Sample<Contender>> {
-    let net = Line::new("bench", routing())?;
-    let rig = Rig {
-        room: scope.room,
-        nodes: &net,
-    };
-    let standing = rig.start(contender)?;
-    let all_are_kept = |count: usize| {
-        if contender != Contender::TakenOver {
-            return Ok(());
-        }
-        let status = standing.status()?.accelerator.context("it is an accelerator")?;
-        ensure!(
-            status.taken_over_total as usize >= count && status.released_total == 0,
-            "{count} connections should be taken over and stay so: {status:?}"
-        );
-        Ok(())
-    };
-    Ok(Sample {
-        contender,
-        connections,
-        growth: growth(
-            standing.pid(),
-            connections,
-            |count| Held::open(&net, rig.server(), standing.at, count),
-            all_are_kept,
-        )?,
-    })
+/// Checks that all of so many connections are taken over, if that is the contender's work.
+fn are_kept(standing: &Standing<'_>, contender: Contender, connections: usize) -> Result<()> {
+    if contender != Contender::TakenOver {
+        return Ok(());
+    }
+    let status = standing.status()?.accelerator.context("it is an accelerator")?;
+    ensure!(
+        status.taken_over_total as usize >= connections && status.released_total == 0,
+        "{connections} connections should be taken over and stay so: {status:?}"
+    );
+    Ok(())
 }
 
 fn judge(all: &[Sample<Contender>], connections: usize) -> Result<Results> {

@@ -5,13 +5,3 @@ pub(super) mod idle;
 pub(super) mod passed;
 pub(super) mod relay;
 pub(super) mod take_over;
-
-use longsplice_lab::LineOptions;
-
-/// Returns a topology whose middle routes, as that of every row here.
-fn routing() -> LineOptions {
-    LineOptions {
-        router: true,
-        ..LineOptions::default()
-    }
-}

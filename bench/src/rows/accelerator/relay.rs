@@ -6,13 +6,12 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use longsplice_lab::traffic::Transfer;
 use longsplice_lab::{
-    ConnectionSpec, Direction, Emulated, LinkSpec, Queue, Traffic, TrafficServer, TrafficSpec,
+    ConnectionSpec, Direction, Emulated, LineOptions, LinkSpec, Queue, Traffic, TrafficServer, TrafficSpec,
 };
 
 use super::super::Scope;
 use super::super::middle::all_ok;
 use super::super::rate;
-use super::routing;
 use crate::contender::{Contender, Rig};
 use crate::report::{Comparison, Finding, Results, Series, Target};
 use crate::row::Row;
@@ -71,7 +70,7 @@ fn connections(scope: &Scope<'_>) -> Result<Results> {
     let mut all = [const { Vec::new() }; 2];
     for _ in 0..rounds {
         for (contender, batches) in CONTENDERS.into_iter().zip(&mut all) {
-            let batch = rate::measure(scope, routing(), contender, connections)?;
+            let batch = rate::measure(scope, LineOptions::router(), contender, connections)?;
             eprintln!(
                 "   {:<26} {:6.0} connections for each busy second",
                 contender.title(),

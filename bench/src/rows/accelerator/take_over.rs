@@ -2,10 +2,9 @@
 //! have heard; the daemon measures it.
 
 use anyhow::{Result, ensure};
-use longsplice_lab::Line;
+use longsplice_lab::{Line, LineOptions};
 
 use super::super::Scope;
-use super::routing;
 use crate::contender::{Contender, Rig};
 use crate::holder::Held;
 use crate::report::{Comparison, Finding, Results, Series, Statistic, Target};
@@ -14,7 +13,7 @@ use crate::row::Row;
 /// Measures row 15.2.
 pub(in crate::rows) fn run(scope: &Scope<'_>) -> Result<Results> {
     let connections = scope.count(4000, 200);
-    let net = Line::new("bench", routing())?;
+    let net = Line::new("bench", LineOptions::router())?;
     let rig = Rig {
         room: scope.room,
         nodes: &net,

@@ -46,6 +46,16 @@ pub struct LineOptions {
     pub large_buffers: bool,
 }
 
+impl LineOptions {
+    /// Returns the default options, but with a forwarder that is a router.
+    pub fn router() -> LineOptions {
+        LineOptions {
+            router: true,
+            ..LineOptions::default()
+        }
+    }
+}
+
 impl Default for LineOptions {
     fn default() -> Self {
         LineOptions {

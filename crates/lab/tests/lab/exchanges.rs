@@ -18,13 +18,6 @@ fn run(net: &Nodes, spec: &TrafficSpec) -> Outcome {
     Traffic::run(&net.client, server.addr(), spec).unwrap()
 }
 
-fn router() -> LineOptions {
-    LineOptions {
-        router: true,
-        ..LineOptions::default()
-    }
-}
-
 #[test]
 fn an_exchange_takes_a_round_trip_and_the_work() {
     let _turn = one_at_a_time();
@@ -61,7 +54,7 @@ fn an_exchange_takes_a_round_trip_and_the_work() {
 
 #[test]
 fn exchanges_of_any_size_end_in_either_order() {
-    let net = veth_line("lab-sizes", router());
+    let net = veth_line("lab-sizes", LineOptions::router());
     let sizes = [
         (1, 1),
         (200, 3_000_000),
@@ -94,7 +87,7 @@ fn exchanges_of_any_size_end_in_either_order() {
 
 #[test]
 fn a_reader_that_pauses_holds_the_sender_up_and_loses_nothing() {
-    let net = veth_line("lab-pauses", router());
+    let net = veth_line("lab-pauses", LineOptions::router());
     let pause = |after_bytes| Pause {
         after_bytes,
         length: 300 * MS,

@@ -8,16 +8,9 @@ use longsplice_lab::pattern::PERIOD;
 use longsplice_lab::traffic::{Close, Pause, Transfer};
 use longsplice_lab::{ConnectionSpec, LineOptions, Traffic, TrafficServer, TrafficSpec};
 
-fn router() -> LineOptions {
-    LineOptions {
-        router: true,
-        ..LineOptions::default()
-    }
-}
-
 #[test]
 fn every_byte_of_many_connections_arrives() {
-    let net = veth_line("lab-router", router());
+    let net = veth_line("lab-router", LineOptions::router());
     let server = TrafficServer::start(&net.server, SocketAddr::from((net.server_addr, 7000))).unwrap();
     let spec = TrafficSpec::same(40, ConnectionSpec::both_ways(0))
         .parallel(10)
@@ -47,7 +40,7 @@ fn without_offloads_and_with_a_small_mtu_the_counters_agree() {
         offloads: false,
         mtu_client: 900,
         large_buffers: true,
-        ..router()
+        ..LineOptions::router()
     };
     let net = veth_line("lab-mtu", options);
     let server = TrafficServer::start(&net.server, SocketAddr::from((net.server_addr, 0))).unwrap();
@@ -67,7 +60,7 @@ fn without_offloads_and_with_a_small_mtu_the_counters_agree() {
 
 #[test]
 fn pauses_show_as_gaps_and_slow_readers_do_not() {
-    let net = veth_line("lab-gaps", router());
+    let net = veth_line("lab-gaps", LineOptions::router());
     let server = TrafficServer::start(&net.server, SocketAddr::from((net.server_addr, 7000))).unwrap();
     let length = Duration::from_millis(300);
     let to_server = Transfer {
@@ -108,7 +101,7 @@ fn pauses_show_as_gaps_and_slow_readers_do_not() {
 
 #[test]
 fn a_server_that_goes_away_is_told() {
-    let net = veth_line("lab-away", router());
+    let net = veth_line("lab-away", LineOptions::router());
     let server = TrafficServer::start(&net.server, SocketAddr::from((net.server_addr, 7000))).unwrap();
     let addr = server.addr();
     let slow = Transfer {

@@ -20,11 +20,7 @@ pub(crate) struct Lab {
 
 /// Makes the nodes, with both families, and a daemon that is not started.
 pub(crate) fn lab(name: &str, config: Config) -> Lab {
-    let options = LineOptions {
-        router: true,
-        ..LineOptions::default()
-    };
-    let net = veth_line(name, options);
+    let net = veth_line(name, LineOptions::router());
     for (node, devices) in [
         (&net.client, &["c0"][..]),
         (&net.forwarder, &["f0", "f1"]),
