@@ -11,6 +11,7 @@
 
 mod known_servers;
 mod opening;
+mod pending;
 mod sockets;
 mod step;
 
@@ -26,6 +27,7 @@ use tokio::net::TcpStream;
 
 use self::{
     opening::{ACK, Opening, SYN},
+    pending::{Answered, Ends, Pending, Stage},
     sockets::{acknowledgement, build, confirmation, toward_client},
 };
 use crate::{
@@ -84,72 +86,6 @@ pub fn rules(clients: &str, servers: &str, to: &[Network], ports: &[Ports]) -> V
         rule(format!("{clients} toward the server"), forth, Action::Follow),
         rule(format!("{servers} toward the client"), back, Action::Follow),
     ]
-}
-
-/// Addresses of a connection's ends: the client, the server.
-type Ends = (SocketAddr, SocketAddr);
-
-/// State of a handshake under way.
-#[derive(Debug)]
-struct Pending {
-    syn: Opening,
-    interface: u32,
-    since: Instant,
-    /// Time at which the SYN was sent on ([`monotonic`]).
-    sent_at: u64,
-    /// True if the client sent its SYN again: the answer belongs to either.
-    repeated: bool,
-    stage: Stage,
-}
-
-impl Pending {
-    fn is_unanswered(&self) -> bool {
-        matches!(self.stage, Stage::Asked)
-    }
-
-    /// Returns the way of the client's segments.
-    fn leg(&self) -> Leg {
-        Leg {
-            peer: self.syn.from,
-            local: self.syn.to,
-        }
-    }
-}
-
-/// Stage of a handshake.
-#[derive(Debug)]
-enum Stage {
-    /// The SYN was sent on, to be answered.
-    Asked,
-    /// The segments of both ends go on untouched.
-    Passed,
-    /// Both legs have sockets, or the client's has.
-    Answered(Answered),
-}
-
-/// Holds the segments to send again if they are lost, and the time of the answer.
-#[derive(Debug)]
-struct Answered {
-    /// Segment to the client.
-    onward: Vec<u8>,
-    /// Segment to the server; `None` if the kernel's own socket connects to it.
-    acknowledgement: Option<Vec<u8>>,
-    /// Time at which the answer was built.
-    built_at: Instant,
-    /// Time at which the answer was sent to the client; `None` once it was acknowledged, or sent again.
-    sent_at: Option<u64>,
-    handle: FlowHandle,
-}
-
-impl Answered {
-    /// Returns the segment to the client once more, with the present TSval: its echo tells when this one was sent.
-    fn again(&self) -> Vec<u8> {
-        let mut packet = self.onward.clone();
-        let passed = u32::try_from(self.built_at.elapsed().as_millis()).unwrap_or(u32::MAX);
-        // Without timestamps it stays as it is.
-        let _ = opening::advance_clock(&mut packet, passed);
-        packet
-    }
 }
 
 /// Holds the handshakes that pass through a splicer. The client and the server time their own retransmissions, which are

@@ -1,0 +1,74 @@
+//! Remembers a handshake under way: its segments, to send them again, and how far it has come.
+
+use std::{net::SocketAddr, time::Instant};
+
+use longsplice_dataplane::Leg;
+
+use super::opening::{self, Opening};
+use crate::FlowHandle;
+
+/// Addresses of a connection's ends: the client, the server.
+pub(super) type Ends = (SocketAddr, SocketAddr);
+
+/// State of a handshake under way.
+#[derive(Debug)]
+pub(super) struct Pending {
+    pub(super) syn: Opening,
+    pub(super) interface: u32,
+    pub(super) since: Instant,
+    /// Time at which the SYN was sent on ([`monotonic`]).
+    pub(super) sent_at: u64,
+    /// True if the client sent its SYN again: the answer belongs to either.
+    pub(super) repeated: bool,
+    pub(super) stage: Stage,
+}
+
+impl Pending {
+    pub(super) fn is_unanswered(&self) -> bool {
+        matches!(self.stage, Stage::Asked)
+    }
+
+    /// Returns the way of the client's segments.
+    pub(super) fn leg(&self) -> Leg {
+        Leg {
+            peer: self.syn.from,
+            local: self.syn.to,
+        }
+    }
+}
+
+/// Stage of a handshake.
+#[derive(Debug)]
+pub(super) enum Stage {
+    /// The SYN was sent on, to be answered.
+    Asked,
+    /// The segments of both ends go on untouched.
+    Passed,
+    /// Both legs have sockets, or the client's has.
+    Answered(Answered),
+}
+
+/// Holds the segments to send again if they are lost, and the time of the answer.
+#[derive(Debug)]
+pub(super) struct Answered {
+    /// Segment to the client.
+    pub(super) onward: Vec<u8>,
+    /// Segment to the server; `None` if the kernel's own socket connects to it.
+    pub(super) acknowledgement: Option<Vec<u8>>,
+    /// Time at which the answer was built.
+    pub(super) built_at: Instant,
+    /// Time at which the answer was sent to the client; `None` once it was acknowledged, or sent again.
+    pub(super) sent_at: Option<u64>,
+    pub(super) handle: FlowHandle,
+}
+
+impl Answered {
+    /// Returns the segment to the client once more, with the present TSval: its echo tells when this one was sent.
+    pub(super) fn again(&self) -> Vec<u8> {
+        let mut packet = self.onward.clone();
+        let passed = u32::try_from(self.built_at.elapsed().as_millis()).unwrap_or(u32::MAX);
+        // Without timestamps it stays as it is.
+        let _ = opening::advance_clock(&mut packet, passed);
+        packet
+    }
+}
