@@ -5,7 +5,7 @@
 //! links.
 
 use std::{
-    io::{self, ErrorKind, Read},
+    io::ErrorKind,
     net::{IpAddr, SocketAddr, TcpListener, TcpStream},
     sync::atomic::{AtomicBool, Ordering},
     thread,
@@ -13,13 +13,13 @@ use std::{
 };
 
 use longsplice_lab::{
-    ConnectionSpec, Emulated, Family, Namespace, Traffic, TrafficServer, TrafficSpec, topology::Nodes,
+    ConnectionSpec, Emulated, Namespace, Traffic, TrafficServer, TrafficSpec, topology::Nodes,
 };
 use socket2::{Domain, Socket, Type};
 
 use longsplice_tests::{
     Config, Daemon, Pair, SOON, Status, assert_all_ok, capture, curl, emulated, library::target, rng, soon,
-    stop_listening, times, veth_line,
+    times, veth_line,
 };
 
 /// Node of an accelerator: its daemon, and a server behind it.
@@ -27,7 +27,7 @@ pub(crate) struct Node<N> {
     // Fields are dropped in this order: the daemon ends before its namespace.
     pub(crate) daemon: Daemon,
     pub(crate) listener: TcpListener,
-    _captures: Vec<longsplice_lab::Process>,
+    pub(crate) _captures: Vec<longsplice_lab::Process>,
     pub(crate) net: N,
 }
 
@@ -84,135 +84,6 @@ pub(crate) fn passed_through(status: &Status, reason: &str) -> u64 {
     status.accelerator.as_ref().unwrap().passed_through_total[reason]
 }
 
-/// A node without a processor is itself what limits a stream, and releases it for its own buffers. No property of this path
-/// is a reason.
-#[test]
-fn a_bulk_stream_over_two_long_legs_stays_taken_over() {
-    for family in [Family::V4, Family::V6] {
-        let link = || "rtt20".parse().unwrap();
-        let net = Emulated::of(family, "acc-long", link(), link()).unwrap();
-        // It may fill the queue of a link.
-        let node = Node::new(net, &["--standing-queue", "keep"]);
-        let mut pair = node.connect();
-        let mut seen = Vec::new();
-        thread::scope(|scope| {
-            let busy = scope.spawn(|| {
-                pair.exchange(16 << 20);
-                pair.close();
-            });
-            while !busy.is_finished() {
-                thread::sleep(Duration::from_millis(50));
-                let status = node.daemon.status();
-                // A stream at its end is not bulk any more, and may be released.
-                if status.relay_bytes_total > 8 << 20 {
-                    continue;
-                }
-                let accelerator = status.accelerator.unwrap();
-                let of_path = |reason: &str| reason != "own_buffers";
-                let released = accelerator.released_by_reason.into_iter();
-                let released: u64 = released.filter(|(r, _)| of_path(r)).map(|(_, n)| n).sum();
-                seen.push((accelerator.taken_over_total, released));
-            }
-        });
-        assert!(seen.len() > 1, "{seen:?}");
-        assert!(seen.iter().all(|totals| *totals == (1, 0)), "{seen:?}");
-        node.wait_status("the end", |s| s.accelerator.as_ref().unwrap().open == 0);
-    }
-}
-
-#[test]
-fn a_short_path_is_released_and_its_ends_notice_nothing() {
-    let node = Node::new(router("acc-short"), &[]);
-    let mut pair = node.connect();
-    pair.exchange(1 << 20);
-    let flow = node.daemon.wait_state(pair.client_port(), &["detached"]);
-    assert!(flow.to_server.identity && flow.to_client.identity, "{flow:?}");
-    assert_eq!(totals(&node.daemon.status()), (1, 1));
-    pair.exchange(8 << 20);
-    pair.close();
-}
-
-/// A sender that is guided by losses fills the queue of its bottleneck, and would do so without the node. Beside another
-/// connection it is released.
-#[test]
-fn a_connection_that_fills_its_bottleneck_is_released() {
-    let slow = "rtt=20ms,10Mbit,queue=64KiB".parse().unwrap();
-    let net = emulated("acc-queue", "rtt20".parse().unwrap(), slow);
-    for space in [&net.client, &net.forwarder, &net.server] {
-        space.sysctl("net.ipv4.tcp_congestion_control", "cubic").unwrap();
-    }
-    let node = Node::new(net, &[]);
-    let mut plain = node.connect();
-    node.daemon.splice_to(plain.client_port(), "detached");
-    let mut pair = node.connect();
-    thread::scope(|scope| {
-        scope.spawn(|| pair.exchange_unevenly(4 << 20, 0));
-        scope.spawn(|| plain.exchange_unevenly(1 << 20, 0));
-        node.wait_status("the release", |s| totals(s) == (2, 2));
-    });
-    let status = node.daemon.status();
-    let released = status.accelerator.unwrap().released_by_reason;
-    assert_eq!(released["standing_queue"], 1, "{released:?}");
-    pair.close();
-    plain.close();
-}
-
-/// A connection that has its bottleneck for itself would only lose by a release.
-#[test]
-fn a_connection_alone_on_its_bottleneck_stays_taken_over() {
-    let slow = "rtt=20ms,10Mbit,queue=64KiB".parse().unwrap();
-    let net = emulated("acc-alone", "rtt20".parse().unwrap(), slow);
-    for space in [&net.client, &net.forwarder, &net.server] {
-        space.sysctl("net.ipv4.tcp_congestion_control", "cubic").unwrap();
-    }
-    let node = Node::new(net, &[]);
-    let mut pair = node.connect();
-    pair.exchange_unevenly(3 << 20, 0);
-    assert_eq!(totals(&node.daemon.status()), (1, 0));
-    pair.close();
-}
-
-/// A node that may hold less than half of what the ends offer would slow them down wherever it stood.
-#[test]
-fn a_node_with_small_buffers_leaves_connections_alone() {
-    let net = long_path("acc-buffers");
-    net.forwarder
-        .sysctl("net.ipv4.tcp_wmem", "4096 16384 20480")
-        .unwrap();
-    let node = Node::new(net, &[]);
-    let mut pair = node.connect();
-    pair.exchange(1 << 20);
-    let accelerator = node.daemon.status().accelerator.unwrap();
-    assert_eq!(accelerator.passed_through_total["buffers"], 1, "{accelerator:?}");
-    assert_eq!(accelerator.taken_over_total, 0);
-    node.net
-        .forwarder
-        .sysctl("net.ipv4.tcp_wmem", "4096 16384 4194304")
-        .unwrap();
-    pair.close();
-}
-
-/// A node may have buffers that are large enough at first, and turn out to be the limit.
-#[test]
-fn a_connection_that_the_nodes_buffers_slow_down_is_released() {
-    let near = "rtt=4ms,100Mbit,queue=256KiB".parse().unwrap();
-    let net = emulated(
-        "acc-slowed",
-        near,
-        "rtt=24ms,100Mbit,queue=256KiB".parse().unwrap(),
-    );
-    net.forwarder
-        .sysctl("net.ipv4.tcp_wmem", "4096 16384 45000")
-        .unwrap();
-    let node = Node::new(net, &["--min-gain", "1.01"]);
-    let mut pair = node.connect();
-    pair.exchange(8 << 20);
-    let status = node.wait_status("the release", |s| totals(s) == (1, 1));
-    let released = status.accelerator.unwrap().released_by_reason;
-    assert_eq!(released["own_buffers"], 1, "{released:?}");
-    pair.close();
-}
-
 #[test]
 fn a_released_connection_is_taken_over_again_by_command() {
     let node = Node::new(router("acc-again"), &[]);
@@ -240,71 +111,6 @@ fn who_is_refused_without_the_node_is_refused_with_it() {
         .unwrap();
     assert_eq!(refused.unwrap_err().kind(), ErrorKind::ConnectionRefused);
     assert_eq!(totals(&node.daemon.status()), (0, 0));
-}
-
-/// A client that is answered early is connected before its server was asked; if that refuses, it is reset.
-#[test]
-fn a_client_may_be_answered_early() {
-    let node = Node::new(long_path("acc-early"), &["--early-accept", "always"]);
-    for _ in 0..3 {
-        let mut pair = node.connect();
-        pair.exchange(1 << 20);
-        pair.close();
-    }
-    assert_eq!(totals(&node.daemon.status()), (3, 0));
-    let nowhere = (node.net.server_addr, 7001).into();
-    let connected = node.net.client.run(|| TcpStream::connect_timeout(&nowhere, SOON));
-    assert_eq!(end_of(connected.unwrap()), ErrorKind::ConnectionReset);
-}
-
-/// Returns how a connection ends from which nothing is expected. A reset may come before its client learns that it was
-/// connected.
-fn end_of(connected: io::Result<TcpStream>) -> ErrorKind {
-    connected
-        .and_then(|mut stream| stream.read(&mut [0]))
-        .unwrap_err()
-        .kind()
-}
-
-/// Only a server that has accepted before is answered for, and only until it refuses.
-#[test]
-fn early_answers_may_be_limited_to_known_servers() {
-    let node = Node::new(long_path("acc-known"), &["--early-accept", "known"]);
-    let server = node.listener.local_addr().unwrap();
-    let connect = || {
-        node.net
-            .client
-            .run(|| TcpStream::connect_timeout(&server, SOON))
-            .unwrap()
-    };
-    let pair = Pair::accept(connect().unwrap(), &node.listener);
-    drop(pair);
-    let second = connect().unwrap();
-    let pair = Pair::accept(second, &node.listener);
-    drop(pair);
-    let status = node.wait_status("both connections", |s| totals(s).0 == 2);
-    assert_eq!(status.accelerator.unwrap().early_failures_total, 0);
-    let Node {
-        daemon,
-        listener,
-        net,
-        _captures,
-    } = node;
-    stop_listening(listener);
-    let connect = || {
-        net.client
-            .run(|| TcpStream::connect_timeout(&server, SOON))
-            .unwrap()
-    };
-    assert_eq!(
-        end_of(connect()),
-        ErrorKind::ConnectionReset,
-        "it was answered for"
-    );
-    daemon.wait_status("the refusal", |s| {
-        s.accelerator.as_ref().unwrap().early_failures_total == 1
-    });
-    assert_eq!(connect().unwrap_err().kind(), ErrorKind::ConnectionRefused);
 }
 
 /// End one hop further, with a listener: the node that was the server, or the client, is a router to it.
@@ -514,61 +320,6 @@ fn an_earlier_class_finds_room() {
     }
     node.daemon.terminate();
     node.daemon.join();
-}
-
-#[test]
-fn busy_connections_live_on_when_the_daemon_is_stopped() {
-    let mut node = Node::new(long_path("acc-stop"), &[]);
-    let mut pair = node.connect();
-    pair.exchange(1 << 20);
-    assert_eq!(totals(&node.daemon.status()), (1, 0));
-    thread::scope(|scope| {
-        let busy = scope.spawn(|| {
-            pair.exchange(16 << 20);
-            pair.close();
-        });
-        thread::sleep(Duration::from_millis(300));
-        assert!(!busy.is_finished(), "it ended before the daemon did");
-        node.daemon.terminate();
-        assert_eq!(node.daemon.join(), Some(0), "{}", node.daemon.log());
-        busy.join().unwrap();
-    });
-}
-
-#[test]
-fn a_killed_daemon_leaves_released_connections_and_no_routing() {
-    let mut node = Node::new(router("acc-kill"), &[]);
-    let mut pair = node.connect();
-    pair.exchange(1 << 20);
-    node.daemon.wait_state(pair.client_port(), &["detached"]);
-    node.daemon.kill();
-    pair.exchange(4 << 20);
-    // New connections pass through without a daemon.
-    let mut plain = node.connect();
-    plain.exchange(100_000);
-    node.daemon.start(&node.net.forwarder);
-    let mut next = node.connect();
-    for pair in [&mut pair, &mut plain, &mut next] {
-        pair.exchange(1 << 20);
-        pair.close();
-    }
-    node.wait_status("a connection", |s| totals(s).0 == 1);
-    node.daemon.terminate();
-    assert_eq!(node.daemon.join(), Some(0));
-    let rules = node.net.forwarder.command("ip").arg("rule").output().unwrap();
-    let rules = String::from_utf8_lossy(&rules.stdout).into_owned();
-    assert!(!rules.contains("4c0"), "{rules}");
-}
-
-#[test]
-fn a_killed_daemon_resets_what_was_taken_over() {
-    let mut node = Node::new(long_path("acc-cut"), &[]);
-    let mut pair = node.connect();
-    pair.exchange(1 << 20);
-    assert_eq!(totals(&node.daemon.status()), (1, 0));
-    node.daemon.kill();
-    pair.client.expect_reset(SOON);
-    pair.server.expect_reset(SOON);
 }
 
 /// Every connection completes with the right content, though each link loses 5 % in each direction.

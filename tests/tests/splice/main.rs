@@ -4,10 +4,13 @@
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails as the test does")]
 
 mod accelerate;
+mod accelerate_early;
 mod accelerate_firewall;
 mod accelerate_paths;
+mod accelerate_release;
 mod accelerate_replace;
 mod accelerate_semantics;
+mod accelerate_stop;
 mod alike;
 mod auto;
 mod bare;

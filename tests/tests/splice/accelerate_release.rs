@@ -1,0 +1,137 @@
+//! Connections that the accelerator keeps or releases, by what it measures while they carry a stream.
+
+use std::{thread, time::Duration};
+
+use longsplice_lab::{Emulated, Family};
+use longsplice_tests::emulated;
+
+use crate::accelerate::{Node, long_path, router, totals};
+
+/// A node without a processor is itself what limits a stream, and releases it for its own buffers. No property of this path
+/// is a reason.
+#[test]
+fn a_bulk_stream_over_two_long_legs_stays_taken_over() {
+    for family in [Family::V4, Family::V6] {
+        let link = || "rtt20".parse().unwrap();
+        let net = Emulated::of(family, "acc-long", link(), link()).unwrap();
+        // It may fill the queue of a link.
+        let node = Node::new(net, &["--standing-queue", "keep"]);
+        let mut pair = node.connect();
+        let mut seen = Vec::new();
+        thread::scope(|scope| {
+            let busy = scope.spawn(|| {
+                pair.exchange(16 << 20);
+                pair.close();
+            });
+            while !busy.is_finished() {
+                thread::sleep(Duration::from_millis(50));
+                let status = node.daemon.status();
+                // A stream at its end is not bulk any more, and may be released.
+                if status.relay_bytes_total > 8 << 20 {
+                    continue;
+                }
+                let accelerator = status.accelerator.unwrap();
+                let of_path = |reason: &str| reason != "own_buffers";
+                let released = accelerator.released_by_reason.into_iter();
+                let released: u64 = released.filter(|(r, _)| of_path(r)).map(|(_, n)| n).sum();
+                seen.push((accelerator.taken_over_total, released));
+            }
+        });
+        assert!(seen.len() > 1, "{seen:?}");
+        assert!(seen.iter().all(|totals| *totals == (1, 0)), "{seen:?}");
+        node.wait_status("the end", |s| s.accelerator.as_ref().unwrap().open == 0);
+    }
+}
+
+#[test]
+fn a_short_path_is_released_and_its_ends_notice_nothing() {
+    let node = Node::new(router("acc-short"), &[]);
+    let mut pair = node.connect();
+    pair.exchange(1 << 20);
+    let flow = node.daemon.wait_state(pair.client_port(), &["detached"]);
+    assert!(flow.to_server.identity && flow.to_client.identity, "{flow:?}");
+    assert_eq!(totals(&node.daemon.status()), (1, 1));
+    pair.exchange(8 << 20);
+    pair.close();
+}
+
+/// A sender that is guided by losses fills the queue of its bottleneck, and would do so without the node. Beside another
+/// connection it is released.
+#[test]
+fn a_connection_that_fills_its_bottleneck_is_released() {
+    let slow = "rtt=20ms,10Mbit,queue=64KiB".parse().unwrap();
+    let net = emulated("acc-queue", "rtt20".parse().unwrap(), slow);
+    for space in [&net.client, &net.forwarder, &net.server] {
+        space.sysctl("net.ipv4.tcp_congestion_control", "cubic").unwrap();
+    }
+    let node = Node::new(net, &[]);
+    let mut plain = node.connect();
+    node.daemon.splice_to(plain.client_port(), "detached");
+    let mut pair = node.connect();
+    thread::scope(|scope| {
+        scope.spawn(|| pair.exchange_unevenly(4 << 20, 0));
+        scope.spawn(|| plain.exchange_unevenly(1 << 20, 0));
+        node.wait_status("the release", |s| totals(s) == (2, 2));
+    });
+    let status = node.daemon.status();
+    let released = status.accelerator.unwrap().released_by_reason;
+    assert_eq!(released["standing_queue"], 1, "{released:?}");
+    pair.close();
+    plain.close();
+}
+
+/// A connection that has its bottleneck for itself would only lose by a release.
+#[test]
+fn a_connection_alone_on_its_bottleneck_stays_taken_over() {
+    let slow = "rtt=20ms,10Mbit,queue=64KiB".parse().unwrap();
+    let net = emulated("acc-alone", "rtt20".parse().unwrap(), slow);
+    for space in [&net.client, &net.forwarder, &net.server] {
+        space.sysctl("net.ipv4.tcp_congestion_control", "cubic").unwrap();
+    }
+    let node = Node::new(net, &[]);
+    let mut pair = node.connect();
+    pair.exchange_unevenly(3 << 20, 0);
+    assert_eq!(totals(&node.daemon.status()), (1, 0));
+    pair.close();
+}
+
+/// A node that may hold less than half of what the ends offer would slow them down wherever it stood.
+#[test]
+fn a_node_with_small_buffers_leaves_connections_alone() {
+    let net = long_path("acc-buffers");
+    net.forwarder
+        .sysctl("net.ipv4.tcp_wmem", "4096 16384 20480")
+        .unwrap();
+    let node = Node::new(net, &[]);
+    let mut pair = node.connect();
+    pair.exchange(1 << 20);
+    let accelerator = node.daemon.status().accelerator.unwrap();
+    assert_eq!(accelerator.passed_through_total["buffers"], 1, "{accelerator:?}");
+    assert_eq!(accelerator.taken_over_total, 0);
+    node.net
+        .forwarder
+        .sysctl("net.ipv4.tcp_wmem", "4096 16384 4194304")
+        .unwrap();
+    pair.close();
+}
+
+/// A node may have buffers that are large enough at first, and turn out to be the limit.
+#[test]
+fn a_connection_that_the_nodes_buffers_slow_down_is_released() {
+    let near = "rtt=4ms,100Mbit,queue=256KiB".parse().unwrap();
+    let net = emulated(
+        "acc-slowed",
+        near,
+        "rtt=24ms,100Mbit,queue=256KiB".parse().unwrap(),
+    );
+    net.forwarder
+        .sysctl("net.ipv4.tcp_wmem", "4096 16384 45000")
+        .unwrap();
+    let node = Node::new(net, &["--min-gain", "1.01"]);
+    let mut pair = node.connect();
+    pair.exchange(8 << 20);
+    let status = node.wait_status("the release", |s| totals(s) == (1, 1));
+    let released = status.accelerator.unwrap().released_by_reason;
+    assert_eq!(released["own_buffers"], 1, "{released:?}");
+    pair.close();
+}
