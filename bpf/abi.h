@@ -429,7 +429,7 @@ struct ls_inspection {
 	__u32 found;	     /* out: 1 if there is an established (or closing) socket */
 	__u32 rcv_nxt, copied_seq, snd_nxt, snd_una, write_seq;
 	__u32 rcv_wup, rcv_wnd, snd_wnd;
-	__u32 max_window;   /* largest window that the peer has offered */
+	__u32 max_window; /* largest window that the peer has offered */
 	__u32 ts_recent;
 	__u32 mss_clamp;    /* MSS that the peer offered, or less if an option of the socket limits it */
 	__u32 ifindex;	    /* interface toward the peer; 1 (the loopback): the peer is local; 0: none */

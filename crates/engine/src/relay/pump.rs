@@ -1,13 +1,24 @@
 //! Moves bytes between two sockets, in user space: the relay, and the delivery of old bytes during a drain.
 
-use std::{cell::RefCell, io, io::Read, mem::MaybeUninit, net::Shutdown};
+use std::{
+    cell::RefCell,
+    future::poll_fn,
+    io::{self, Read},
+    mem::MaybeUninit,
+    net::Shutdown,
+    pin::Pin,
+    task::Poll,
+};
 
 use futures_util::FutureExt;
 use longsplice_dataplane::{PerSide, Side};
 use longsplice_repair::{options, room, unsent};
 use rustix::net::{RecvFlags, recv};
 use socket2::SockRef;
-use tokio::{io::Interest, net::TcpStream};
+use tokio::{
+    io::{Interest, Ready},
+    net::TcpStream,
+};
 
 /// Maximum bytes of one read. One buffer for each thread: an idle connection holds none.
 const BUFFER: usize = 256 << 10;
@@ -252,18 +263,33 @@ impl Pump {
             client: up,
             server: down,
         } = &self.directions;
-        // An error makes a socket ready: the step that follows reports it.
-        tokio::select! {
-            _ = client.readable(), if up.wants_input() => {}
-            _ = server.readable(), if down.wants_input() => {}
-            _ = server.writable(), if up.wants_room() => {}
-            _ = client.writable(), if down.wants_room() => {}
-            // No read reports a reset behind the end of a stream.
-            _ = client.ready(Interest::ERROR), if up.eof => {}
-            _ = server.ready(Interest::ERROR), if down.eof => {}
-            () = std::future::pending() => {}
-        }
+        let mut errors = [
+            up.eof.then(|| error_of(client)),
+            down.eof.then(|| error_of(server)),
+        ];
+        // Poll, rather than await six futures of the runtime: they would take a kilobyte of each pair. An error makes a socket
+        // ready: the step that follows reports it.
+        poll_fn(|cx| {
+            let is_ready = (up.wants_input() && client.poll_read_ready(cx).is_ready())
+                || (down.wants_input() && server.poll_read_ready(cx).is_ready())
+                || (up.wants_room() && server.poll_write_ready(cx).is_ready())
+                || (down.wants_room() && client.poll_write_ready(cx).is_ready())
+                || errors
+                    .iter_mut()
+                    .flatten()
+                    .any(|error| error.poll_unpin(cx).is_ready());
+            match is_ready {
+                true => Poll::Ready(()),
+                false => Poll::Pending,
+            }
+        })
+        .await;
     }
+}
+
+/// Waits for an error of a socket whose stream has ended: no read reports a reset behind the end.
+fn error_of(socket: &TcpStream) -> Pin<Box<impl Future<Output = io::Result<Ready>>>> {
+    Box::pin(socket.ready(Interest::ERROR))
 }
 
 /// Returns the error of a socket from which nothing is read any more, if it has one.

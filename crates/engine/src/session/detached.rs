@@ -43,7 +43,7 @@ pub(super) fn leave<'a>(
     if let Err(flow) = flow.demote() {
         session.note_awake(&flow);
         let flow = *flow;
-        return Ok(State::Resuming(Resuming { session, flow }));
+        return Ok(State::Resuming(Box::new(Resuming { session, flow })));
     }
     for socket in session.pump.take_sockets() {
         close_in_silence(socket)?;
@@ -62,14 +62,14 @@ pub(super) fn leave<'a>(
         session.context.ends.left(serial, before, relayed);
         return Ok(State::over(Ended::Detached(id)));
     }
-    Ok(State::Detached(Detached {
+    Ok(State::Detached(Box::new(Detached {
         session,
         kernel,
         hold,
         serial,
         legs,
         copied,
-    }))
+    })))
 }
 
 impl<'a> Detached<'a> {
@@ -101,7 +101,7 @@ impl<'a> Detached<'a> {
                 let error = match self.come_back().await {
                     Ok(flow) => {
                         let session = self.session;
-                        return Ok(State::Resuming(Resuming { session, flow }));
+                        return Ok(State::Resuming(Box::new(Resuming { session, flow })));
                     }
                     Err(error) => error,
                 };

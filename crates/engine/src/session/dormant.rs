@@ -40,11 +40,11 @@ pub(super) fn park<'a>(
     match flow.finish(cuts, parkable && !session.captures())? {
         Mode::Final => {}
         // A socket was given more data.
-        Mode::Drain => return Ok(State::Draining(Draining { session, flow })),
+        Mode::Drain => return Ok(State::Draining(Box::new(Draining { session, flow }))),
         Mode::Undrain => {
             session.note_spliced(&flow);
             session.note_awake(&flow);
-            return Ok(State::Resuming(Resuming { session, flow }));
+            return Ok(State::Resuming(Box::new(Resuming { session, flow })));
         }
         _ => {
             let reset = Exit::reset("a socket was reset");
@@ -69,14 +69,14 @@ pub(super) fn park<'a>(
         DetachPolicy::AfterTime(after) if !keeps => Some(Instant::now() + after),
         _ => None,
     };
-    Ok(State::Dormant(Dormant {
+    Ok(State::Dormant(Box::new(Dormant {
         session,
         flow,
         cuts,
         until,
         keeps,
         retry: Retry::default(),
-    }))
+    })))
 }
 
 /// Switches keep-alive off, as a parked socket's probes are not the flow's, and stops the pump: data comes to a parked
@@ -120,7 +120,7 @@ impl<'a> Dormant<'a> {
                 // A firewall may have dropped what woke them: it is sent again.
                 expect_return(&flow, since);
                 session.note_awake(&flow);
-                return Ok(State::Resuming(Resuming { session, flow }));
+                return Ok(State::Resuming(Box::new(Resuming { session, flow })));
             }
             let mut again = None;
             let wanted = session.fired(now).is_some() || flow.held().is_waiting() || (far && keeps);
@@ -130,7 +130,7 @@ impl<'a> Dormant<'a> {
                 expect_return(&flow, since);
                 if session.wake(&flow).await? {
                     session.note_awake(&flow);
-                    return Ok(State::Resuming(Resuming { session, flow }));
+                    return Ok(State::Resuming(Box::new(Resuming { session, flow })));
                 }
                 again = retry.after_failure();
                 if flow.slot().has_strayed() || again.is_none_or(|wait| wait >= LOOK) {

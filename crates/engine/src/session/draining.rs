@@ -39,7 +39,7 @@ impl<'a> Draining<'a> {
             Ok(Drained::Awake) => {
                 session.note_spliced(&flow);
                 session.note_awake(&flow);
-                Ok(State::Resuming(Resuming { session, flow }))
+                Ok(State::Resuming(Box::new(Resuming { session, flow })))
             }
             Err(exit) => Ok(State::over(session.conclude(exit, Some(flow)))),
         }

@@ -13,14 +13,14 @@ use crate::{
     kernel::{Kernel, held::HoldGuard},
 };
 
-/// State of a call.
+/// State of a call. A relayed pair keeps room for the largest of them: what is large is in a box.
 pub(super) enum State<'a> {
     Relaying(Relaying<'a>),
     Coupling(Coupling<'a>),
-    Draining(Draining<'a>),
-    Dormant(Dormant<'a>),
-    Detached(Detached<'a>),
-    Resuming(Resuming<'a>),
+    Draining(Box<Draining<'a>>),
+    Dormant(Box<Dormant<'a>>),
+    Detached(Box<Detached<'a>>),
+    Resuming(Box<Resuming<'a>>),
     /// The call is over.
     Over(Box<Ended>),
 }
