@@ -23,10 +23,11 @@ use tokio::{
 /// Maximum bytes of one read. One buffer for each thread: an idle connection holds none.
 const BUFFER: usize = 256 << 10;
 
-/// Bytes to read whatever room the other socket has: mostly, no more than this is held of a slow reader.
+/// Bytes to read beyond the room that the other socket is known to have: mostly, no more than this is held of a slow reader.
 const FIRST: usize = 16 << 10;
 
-/// Known room below which a socket is asked how much it takes now, in bytes: the answer takes three system calls.
+/// Known room below which a read takes [`FIRST`] bytes more, in bytes. If the write comes short, the kernel reports room once half of
+/// the socket's bound is free; to ask for each few kilobytes of it would take three system calls each time.
 const ENOUGH: usize = 64 << 10;
 
 /// Unsent bytes that a socket may hold: more would only have to be drained.
@@ -57,8 +58,8 @@ struct Direction {
     peeks: bool,
     /// True if the other socket had no room for all bytes.
     blocked: bool,
-    /// True if the last read was full, and its bytes found room: there may be more.
-    filled: bool,
+    /// True if the other socket may have more room than is known: it took what a read had beyond that, or all that was held.
+    gained: bool,
     /// Bytes that the other socket takes at least, by its last answer: acknowledgements only make room.
     known_room: usize,
     /// True if the send queue of the other socket is bounded: most connections are over before that matters.
@@ -369,6 +370,7 @@ impl Direction {
                 Err(e) => return Err(e),
             }
         }
+        self.gained |= self.written > 0;
         // Free the memory: most connections hold nothing most of the time.
         self.held = Vec::new();
         self.written = 0;
@@ -388,15 +390,16 @@ impl Direction {
         if allowed == 0 || (self.blocked && to.writable().now_or_never().is_none()) {
             return Ok(false);
         }
-        self.blocked = false;
+        self.gained |= std::mem::take(&mut self.blocked);
         let flags = match self.peeks {
             true => RecvFlags::PEEK,
             false => RecvFlags::empty(),
         };
-        if std::mem::take(&mut self.filled) {
+        if std::mem::take(&mut self.gained) {
             self.ask_for_room(to)?;
         }
-        let most = self.known_room.clamp(FIRST, BUFFER);
+        let beyond = if self.known_room < ENOUGH { FIRST } else { 0 };
+        let most = (self.known_room + beyond).min(BUFFER);
         SCRATCH.with_borrow_mut(|buffer| {
             let buffer = &mut buffer[..room.min(allowed).min(most)];
             let asked = buffer.len();
@@ -422,7 +425,7 @@ impl Direction {
             } else {
                 self.held = buffer[written..n].to_vec();
             }
-            self.filled = written == asked;
+            self.gained = written == asked && beyond > 0;
             let passed = if self.peeks { written } else { n } as u64;
             *moved |= passed > 0;
             self.bytes += passed;
@@ -440,11 +443,8 @@ impl Direction {
         self.unsent_limit.unwrap_or(NOTSENT_LOWAT)
     }
 
-    /// Asks how many bytes a socket takes now, if little room is known: more would be held, or be copied in vain.
+    /// Asks how many bytes a socket takes now: more would be held, or be copied in vain.
     fn ask_for_room(&mut self, to: &TcpStream) -> io::Result<()> {
-        if self.known_room >= ENOUGH {
-            return Ok(());
-        }
         let free = room(to)?;
         self.known_room = match self.bounded {
             true => free.min(self.unsent_limit().saturating_sub(unsent(to)?) as usize),
