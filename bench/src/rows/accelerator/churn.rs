@@ -74,12 +74,15 @@ pub(in crate::rows) fn run(scope: &Scope<'_>) -> Result<Results> {
 
 /// Releases and takes over each connection [`CYCLES`] times. Returns the number of changes.
 fn change_all(daemon: &Daemon, connections: usize, is_over: &AtomicBool) -> Result<usize> {
+    let mut most = 0;
     let flows = crate::wait::until("connections to be taken over", PATIENCE * 3, || {
         let flows = daemon.flows()?;
         let ready = flows.iter().filter(|flow| flow.state == FlowState::Relay);
         let ids: Vec<FlowId> = ready.map(|flow| flow.id).collect();
+        most = most.max(ids.len());
         Ok((ids.len() >= connections).then_some(ids))
-    })?;
+    });
+    let flows = flows.with_context(|| format!("{most} of {connections} were"))?;
     let (next, changes) = (AtomicUsize::new(0), AtomicUsize::new(0));
     thread::scope(|scope| {
         let one = |_| {
