@@ -27,14 +27,18 @@ pub struct LegOptions {
     pub peer_window: u32,
 }
 
+/// Window that is no small one, whatever the length of a segment, in bytes: on the loopback, two are longer than most first windows.
+const SMALL: u32 = 16 << 10;
+
 impl LegOptions {
-    /// Returns true if a full segment of this leg's peer is longer than any window of the other leg's peer. A sender that was
-    /// offered larger windows before would wait for its persist timer with each segment (RFC 9293 section 3.8.6.2.1).
+    /// Returns true if two full segments of this leg's peer are longer than any window of the other leg's peer. A sender that was
+    /// offered larger windows before does not shorten its segments: each would wait for the persist timer (RFC 9293 section
+    /// 3.8.6.2.1), or for the acknowledgement that a receiver delays until it has a second one (section 3.8.6.3).
     fn exceeds_window_of(&self, other: &LegOptions) -> bool {
         let payload = self
             .offered_mss
             .saturating_sub(timestamps_length(self.timestamps));
-        other.peer_window < payload
+        other.peer_window < payload.max(payload.saturating_mul(2).min(SMALL))
     }
 }
 
@@ -160,7 +164,7 @@ mod tests {
             ),
             (
                 LegOptions {
-                    peer_window: 1447,
+                    peer_window: 2895,
                     ..LINUX
                 },
                 RelayReason::SmallWindow,
@@ -170,9 +174,9 @@ mod tests {
             assert_eq!(match_legs(&LINUX, &other), Err(reason));
             assert_eq!(match_legs(&other, &LINUX), Err(reason));
         }
-        // A window takes one full segment.
+        // A window takes two full segments.
         let narrow = LegOptions {
-            peer_window: 1448,
+            peer_window: 2896,
             ..LINUX
         };
         assert!(match_legs(&LINUX, &narrow).is_ok());

@@ -39,7 +39,7 @@ pub enum RelayReason {
     Ecn,
     /// A segment that fits one leg may not fit the other leg's MSS or MTU.
     Mss,
-    /// An end has never offered a window that takes a full segment of the other one.
+    /// An end has never offered a window that takes two full segments of the other one.
     SmallWindow,
     /// A leg has a link-local IPv6 address, which means something only together with an interface.
     LinkLocal,

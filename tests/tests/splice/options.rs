@@ -103,12 +103,14 @@ fn timestamps_at_the_server_only() {
     });
 }
 
-/// The buffers of an end never take a full segment of the other one, whose kernel would wait for its persist timer with each.
+/// The buffers of an end never take two full segments of the other one: each would wait for a timer, of its sender or its receiver.
 #[test]
-fn windows_below_a_segment() {
-    let narrow = |end: &Namespace| set(end, "tcp_rmem", "2304 2304 2304");
-    relayed("opt-window-c", "small_window", |net| narrow(&net.client));
-    relayed("opt-window-s", "small_window", |net| narrow(&net.server));
+fn windows_below_two_segments() {
+    for buffer in [2304, 4608] {
+        let narrow = |end: &Namespace| set(end, "tcp_rmem", &format!("{buffer} {buffer} {buffer}"));
+        relayed("opt-window-c", "small_window", |net| narrow(&net.client));
+        relayed("opt-window-s", "small_window", |net| narrow(&net.server));
+    }
 }
 
 #[test]
