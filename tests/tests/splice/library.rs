@@ -145,8 +145,10 @@ fn a_pair_that_a_handler_has_kept_ends_in_its_numbers() {
         SockRef::from(&client).set_recv_buffer_size(30_000).unwrap();
         let call = desk.library.splice(near, Until::bytes_from(Side::Server, 30_000));
         desk.library.wait_state(pair.client_port(), &[depth.state()]);
-        // The sockets' numbers are those of the wire less these bytes.
-        pair.exchange_unevenly(20_000, 30_000);
+        // The sockets' numbers are those of the wire less these bytes. The server's, whose last one ends the call, come behind the
+        // client's: nothing would forward those that come later.
+        pair.exchange_unevenly(20_000, 0);
+        pair.exchange_unevenly(0, 30_000);
         let returned = call.returned();
         let mut server = pair.server.stream.try_clone().unwrap();
         // In this time the legs part, and each stands alone.
