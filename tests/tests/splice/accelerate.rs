@@ -27,7 +27,7 @@ pub(crate) struct Node<N> {
     // Fields are dropped in this order: the daemon ends before its namespace.
     pub(crate) daemon: Daemon,
     pub(crate) listener: TcpListener,
-    pub(crate) _captures: Vec<longsplice_lab::Process>,
+    pub(crate) captures: Vec<longsplice_lab::Process>,
     pub(crate) net: N,
 }
 
@@ -43,7 +43,7 @@ impl<N: std::ops::Deref<Target = Nodes>> Node<N> {
         Node {
             daemon,
             listener: target(&net),
-            _captures: capture(&net),
+            captures: capture(&net),
             net,
         }
     }

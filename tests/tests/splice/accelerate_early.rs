@@ -55,7 +55,7 @@ fn early_answers_may_be_limited_to_known_servers() {
         daemon,
         listener,
         net,
-        _captures,
+        captures: _captures,
     } = node;
     stop_listening(listener);
     let connect = || {

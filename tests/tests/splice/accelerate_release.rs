@@ -7,6 +7,16 @@ use longsplice_tests::emulated;
 
 use crate::accelerate::{Node, long_path, router, totals};
 
+/// Sets up a node before a bottleneck whose queue holds 50 ms, between ends that are guided by losses.
+fn before_a_bottleneck(name: &str) -> Node<Emulated> {
+    let slow = "rtt=20ms,10Mbit,queue=64KiB".parse().unwrap();
+    let net = emulated(name, "rtt20".parse().unwrap(), slow);
+    for space in [&net.client, &net.forwarder, &net.server] {
+        space.sysctl("net.ipv4.tcp_congestion_control", "cubic").unwrap();
+    }
+    Node::new(net, &[])
+}
+
 /// A node without a processor is itself what limits a stream, and releases it for its own buffers. No property of this path
 /// is a reason.
 #[test]
@@ -59,12 +69,7 @@ fn a_short_path_is_released_and_its_ends_notice_nothing() {
 /// connection it is released.
 #[test]
 fn a_connection_that_fills_its_bottleneck_is_released() {
-    let slow = "rtt=20ms,10Mbit,queue=64KiB".parse().unwrap();
-    let net = emulated("acc-queue", "rtt20".parse().unwrap(), slow);
-    for space in [&net.client, &net.forwarder, &net.server] {
-        space.sysctl("net.ipv4.tcp_congestion_control", "cubic").unwrap();
-    }
-    let node = Node::new(net, &[]);
+    let node = before_a_bottleneck("acc-queue");
     let mut plain = node.connect();
     node.daemon.splice_to(plain.client_port(), "detached");
     let mut pair = node.connect();
@@ -83,12 +88,7 @@ fn a_connection_that_fills_its_bottleneck_is_released() {
 /// A connection that has its bottleneck for itself would only lose by a release.
 #[test]
 fn a_connection_alone_on_its_bottleneck_stays_taken_over() {
-    let slow = "rtt=20ms,10Mbit,queue=64KiB".parse().unwrap();
-    let net = emulated("acc-alone", "rtt20".parse().unwrap(), slow);
-    for space in [&net.client, &net.forwarder, &net.server] {
-        space.sysctl("net.ipv4.tcp_congestion_control", "cubic").unwrap();
-    }
-    let node = Node::new(net, &[]);
+    let node = before_a_bottleneck("acc-alone");
     let mut pair = node.connect();
     pair.exchange_unevenly(3 << 20, 0);
     assert_eq!(totals(&node.daemon.status()), (1, 0));

@@ -5,13 +5,11 @@ use std::{
     ops::Range,
 };
 
-use longsplice_core::{family::mapped, seq::Seq};
+use longsplice_core::{family::mapped, plan::timestamps_length, seq::Seq};
 use longsplice_dataplane::{Event, Leg, LegState};
 
 pub(crate) const ETHERNET: usize = 14;
 pub(crate) const TCP_HEADER: usize = 20;
-/// NOP NOP TS 10 (RFC 7323 appendix A).
-const TIMESTAMPS: usize = 12;
 /// Time to live, and hop limit.
 const TTL: u8 = 64;
 const TCP: u8 = 6;
@@ -134,7 +132,7 @@ impl Segment {
     pub(crate) fn bytes(&self) -> Vec<u8> {
         let mut p = ip_header(self.from.ip(), self.to.ip());
         let at = p.len();
-        let tcp_len = TCP_HEADER + if self.timestamps.is_some() { TIMESTAMPS } else { 0 };
+        let tcp_len = TCP_HEADER + timestamps_length(self.timestamps.is_some()) as usize;
         p.resize(at + tcp_len, 0);
         let t = &mut p[at..];
         t[0..2].copy_from_slice(&self.from.port().to_be_bytes());

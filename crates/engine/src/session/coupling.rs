@@ -14,7 +14,7 @@ use super::{
     exit::Exit,
     looks::Looks,
     pair::{Session, Woken},
-    state::{Coupling, Draining, Relaying, State},
+    state::{Coupling, Relaying, State},
 };
 use crate::{
     api::FlowState,
@@ -54,7 +54,7 @@ impl<'a> Coupling<'a> {
     pub(super) async fn run(self) -> State<'a> {
         let mut session = self.session;
         match begin(&mut session).await {
-            Ok(flow) => State::Draining(Box::new(Draining { session, flow })),
+            Ok(flow) => State::draining(session, flow),
             Err((Failure::Over(exit), flow)) => State::over(session.conclude(exit, flow)),
             Err((Failure::Refused(refusal), flow)) => {
                 if let Some(flow) = flow {

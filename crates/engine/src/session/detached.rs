@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::{
     pair::Session,
-    state::{Detached, Resuming, State},
+    state::{Detached, State},
 };
 use crate::{
     api::{Ended, FlowState},
@@ -43,7 +43,7 @@ pub(super) fn leave<'a>(
     if let Err(flow) = flow.demote() {
         session.note_awake(&flow);
         let flow = *flow;
-        return Ok(State::Resuming(Box::new(Resuming { session, flow })));
+        return Ok(State::resuming(session, flow));
     }
     for socket in session.pump.take_sockets() {
         close_in_silence(socket)?;
@@ -101,7 +101,7 @@ impl<'a> Detached<'a> {
                 let error = match self.come_back().await {
                     Ok(flow) => {
                         let session = self.session;
-                        return Ok(State::Resuming(Box::new(Resuming { session, flow })));
+                        return Ok(State::resuming(session, flow));
                     }
                     Err(error) => error,
                 };

@@ -12,7 +12,7 @@ use super::{
     detached::{self, LOOK},
     exit::Exit,
     pair::Session,
-    state::{Dormant, Draining, Resuming, State},
+    state::{Dormant, State},
 };
 use crate::{api::FlowState, flow::Flow};
 
@@ -40,11 +40,11 @@ pub(super) fn park<'a>(
     match flow.finish(cuts, parkable && !session.captures())? {
         Mode::Final => {}
         // A socket was given more data.
-        Mode::Drain => return Ok(State::Draining(Box::new(Draining { session, flow }))),
+        Mode::Drain => return Ok(State::draining(session, flow)),
         Mode::Undrain => {
             session.note_spliced(&flow);
             session.note_awake(&flow);
-            return Ok(State::Resuming(Box::new(Resuming { session, flow })));
+            return Ok(State::resuming(session, flow));
         }
         _ => {
             let reset = Exit::reset("a socket was reset");
@@ -120,7 +120,7 @@ impl<'a> Dormant<'a> {
                 // A firewall may have dropped what woke them: it is sent again.
                 expect_return(&flow, since);
                 session.note_awake(&flow);
-                return Ok(State::Resuming(Box::new(Resuming { session, flow })));
+                return Ok(State::resuming(session, flow));
             }
             let mut again = None;
             let wanted = session.fired(now).is_some() || flow.held().is_waiting() || (far && keeps);
@@ -130,7 +130,7 @@ impl<'a> Dormant<'a> {
                 expect_return(&flow, since);
                 if session.wake(&flow).await? {
                     session.note_awake(&flow);
-                    return Ok(State::Resuming(Box::new(Resuming { session, flow })));
+                    return Ok(State::resuming(session, flow));
                 }
                 again = retry.after_failure();
                 if flow.slot().has_strayed() || again.is_none_or(|wait| wait >= LOOK) {

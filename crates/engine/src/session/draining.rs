@@ -11,7 +11,7 @@ use super::{
     exit::Exit,
     looks::Looks,
     pair::Session,
-    state::{Draining, Resuming, State},
+    state::{Draining, State},
 };
 use crate::flow::{Flow, drain::Progress};
 
@@ -39,7 +39,7 @@ impl<'a> Draining<'a> {
             Ok(Drained::Awake) => {
                 session.note_spliced(&flow);
                 session.note_awake(&flow);
-                Ok(State::Resuming(Box::new(Resuming { session, flow })))
+                Ok(State::resuming(session, flow))
             }
             Err(exit) => Ok(State::over(session.conclude(exit, Some(flow)))),
         }

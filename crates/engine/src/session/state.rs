@@ -25,7 +25,17 @@ pub(super) enum State<'a> {
     Over(Box<Ended>),
 }
 
-impl State<'_> {
+impl<'a> State<'a> {
+    /// Delivers what the sockets hold.
+    pub(super) fn draining(session: Box<Session<'a>>, flow: Flow) -> Self {
+        State::Draining(Box::new(Draining { session, flow }))
+    }
+
+    /// Goes on with sockets that are awake.
+    pub(super) fn resuming(session: Box<Session<'a>>, flow: Flow) -> Self {
+        State::Resuming(Box::new(Resuming { session, flow }))
+    }
+
     /// Ends the call.
     pub(super) fn over(ended: Ended) -> Self {
         State::Over(Box::new(ended))

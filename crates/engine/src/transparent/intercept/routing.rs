@@ -65,7 +65,7 @@ pub enum Owner {
 
 impl Routing {
     /// Sets a rule for each interface on which packets come in, and the table of the instance, for these families.
-    /// What is there already is used.
+    /// Uses objects that are there already.
     ///
     /// # Errors
     /// Returns [`RoutingError`], with the call that was refused.
