@@ -1,5 +1,6 @@
 //! Holds the kernel half in this process.
 
+mod count;
 mod moves;
 mod numbers;
 mod predecessors;
@@ -10,16 +11,14 @@ use std::{
     collections::BTreeMap,
     io,
     os::fd::{AsFd, OwnedFd},
-    sync::{
-        Arc,
-        atomic::{AtomicU32, Ordering},
-    },
+    sync::Arc,
     time::Duration,
 };
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use parking_lot::Mutex;
 
+use count::Count;
 pub use predecessors::Adopted;
 pub use registration::Alone;
 pub use rulings::{RuledCounts, Ruling};
@@ -84,7 +83,7 @@ pub struct Dataplane {
     max_flows: u32,
     serials: Mutex<Serials>,
     start_times: Mutex<StartTimes>,
-    records: AtomicU32,
+    count: Count,
     xdp: Xdp,
 }
 
@@ -152,16 +151,15 @@ impl Dataplane {
             slots,
             serials: Mutex::new(Serials::new(meta.next_serial)),
             start_times: Mutex::new(StartTimes::new(time::now())),
-            records: AtomicU32::new(0),
+            count: Count::default(),
             xdp: Xdp::default(),
         };
         plane.programs.detach_rules(&plane.pins);
         plane.keep_lo_forwarding()?;
-        let mut records = 0;
+        // It counts them, too.
         plane
-            .scan(|_| records += 1)
+            .scan(|_| ())
             .map_err(|e| Error::from_io("cannot read the flows", e))?;
-        plane.records.store(records, Ordering::Relaxed);
         plane.look_for_neighbours();
         if adopted && grace.wait(GRACE_AT_START).is_err() {
             tracing::warn!("what a predecessor freed last cannot be used yet: no grace period has passed");
@@ -205,7 +203,7 @@ impl Dataplane {
 
     /// Returns the number of flows that have records now.
     pub fn flow_count(&self) -> u32 {
-        self.records.load(Ordering::Relaxed) / 2
+        self.count.get() / 2
     }
 
     /// Attaches the programs to an interface; again is no error. The first call for a device without Ethernet headers loads
@@ -382,14 +380,17 @@ impl Dataplane {
             let mut serials = self.serials.lock();
             serials.wants_look().then(|| serials.begin_look())
         };
+        let (walk, mut found) = (self.count.walk(), 0);
         self.flows.scan(|flow| {
             let directions = Direction::of_flow(flow, &start_times, now);
+            found += directions.iter().flatten().count() as u32;
             if look.is_some() {
                 let mut serials = self.serials.lock();
                 directions.iter().flatten().for_each(|d| serials.note(d.serial));
             }
             each(directions);
         })?;
+        self.count.found(walk, found);
         if let Some(to) = look {
             self.serials.lock().end_look(to);
         }

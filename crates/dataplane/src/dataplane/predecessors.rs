@@ -3,7 +3,7 @@
 //! Our programs are attached before theirs: from the instant at which a flow is in our table, ours serve it. What theirs
 //! noted until then is passed on once they have let go of it, a grace period later.
 
-use std::{io, os::fd::AsFd, sync::atomic::Ordering, time::Duration};
+use std::{io, os::fd::AsFd, time::Duration};
 
 use super::Dataplane;
 use crate::{
@@ -132,7 +132,7 @@ impl Dataplane {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
             _ => {
                 let counted = sides().filter(|&side| !is_alone(&flow.from[side].rec)).count();
-                self.records.fetch_add(counted as u32, Ordering::Relaxed);
+                self.count.add(counted as u32);
                 sides().for_each(|side| self.serials.lock().note(flow.from[side].rec.serial));
                 return added;
             }

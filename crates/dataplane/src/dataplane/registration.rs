@@ -1,6 +1,6 @@
 //! Installs the records of flows, keeps those of single legs, and removes them.
 
-use std::{io, sync::atomic::Ordering};
+use std::io;
 
 use longsplice_core::seq::Offset;
 
@@ -69,7 +69,7 @@ impl Dataplane {
                 replace: start.alone,
             }
         }))?;
-        self.records.fetch_add(2, Ordering::Relaxed);
+        self.count.add(2);
         Ok(())
     }
 
@@ -91,7 +91,7 @@ impl Dataplane {
             })
         });
         match self.flows.part(slot.serial(), legs, records) {
-            Ok(true) => self.records_gone(2),
+            Ok(true) => self.count.remove(2),
             // A new connection has taken its place, or that of one leg.
             Ok(false) => drop(self.unregister(slot.serial(), legs)),
             Err(error) => {
@@ -130,27 +130,12 @@ impl Dataplane {
         let is_its = |rec: &ls_record| rec.serial == serial && !is_alone(rec);
         let removed = legs.into_iter().filter(|&leg| self.flows.remove(leg, is_its));
         let removed = removed.count() as u32;
-        self.records_gone(removed);
+        self.count.remove(removed);
         removed
     }
 
     /// Removes the record of a leg that belongs to no flow. If it has become part of one meanwhile, it stays.
     pub fn remove_alone(&self, leg: Leg) {
         self.flows.remove(leg, is_alone);
-    }
-
-    /// Lowers the number of records. It may be too high: the kernel half removes some itself, which the next scan finds.
-    fn records_gone(&self, gone: u32) {
-        // It cannot fail: the closure always returns a value.
-        let _ = self
-            .records
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| {
-                Some(n.saturating_sub(gone))
-            });
-    }
-
-    /// Sets the number of records after a scan: the kernel half removes some itself.
-    pub fn set_record_count(&self, records: u32) {
-        self.records.store(records, Ordering::Relaxed);
     }
 }

@@ -95,7 +95,6 @@ impl Plane {
         for (serial, legs) in flows {
             self.unregister(serial, legs);
         }
-        self.set_record_count(0);
         self.events().and_then(|mut events| events.take()).is_ok()
     }
 }

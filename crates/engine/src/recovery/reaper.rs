@@ -149,13 +149,11 @@ fn reap(context: &Context, kernel: &Kernel) -> io::Result<Duration> {
     let plane = &kernel.plane;
     let started = computed();
     let limits = context.limits();
-    let mut records = 0_u32;
     // Look again only at those that are due: most flows live, and most closed ones are kept for a while.
     let mut due = Vec::new();
     let mut walk = context.ends.walk();
     let mut ruled = context.rules.spliced.walk();
     plane.scan_flows(|directions| {
-        records += directions.iter().flatten().count() as u32;
         let Some((a, b)) = directions.complete() else {
             return;
         };
@@ -188,7 +186,7 @@ fn reap(context: &Context, kernel: &Kernel) -> io::Result<Duration> {
         if a.serial != flow.serial || a.slot.is_some() {
             continue;
         }
-        records = records.saturating_sub(plane.unregister(a.serial, PerSide::new(a.leg, b.leg)));
+        plane.unregister(a.serial, PerSide::new(a.leg, b.leg));
         if how == Reaped::Idle {
             context.ends.ended(FlowEnd::Idle, PerSide::new(&a, &b));
         }
@@ -205,7 +203,6 @@ fn reap(context: &Context, kernel: &Kernel) -> io::Result<Duration> {
             "flow ended"
         );
     }
-    plane.set_record_count(records);
     Ok(walked)
 }
 
