@@ -55,23 +55,14 @@ static __always_inline int passes_fragments(const struct flow_ref *flow)
 	return mode_of(flow->slot) == LS_FINAL && !(flow->slot->flags & LS_COPY);
 }
 
-/* Returns whether the fragment can be the sender's own: in the window, or a repetition whose rest may be.
- * Forged fragments must not evict others from the table. */
+/* Returns whether the fragment can be the sender's own: in the window, or a repetition. (Its sender goes on
+ * repeating it if acknowledgements were lost, however many.) Forged fragments must not evict others from the
+ * table. */
 static __always_inline int may_begin(const struct flow_ref *flow, struct segment *seg)
 {
 	enum ls_verdict reason;
-	struct ls_record *back;
-	__u32 acked;
 
-	if (check_segment(flow, seg, &reason) != ADMITTED)
-		return 0;
-	if (seg->in_place)
-		return 1;
-	back = find_back(flow);
-	if (!back)
-		return 0;
-	acked = back->rx_ack + back->ack_off;
-	return !before(seg->end + 65535, acked);
+	return check_segment(flow, seg, &reason) == ADMITTED && (seg->in_place || find_back(flow));
 }
 
 /*

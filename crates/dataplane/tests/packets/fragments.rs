@@ -226,7 +226,7 @@ fn a_forged_first_one_makes_no_way_for_others() {
         let fine = segment(flow, side);
         let forged = [
             Packet {
-                seq: flow.plan.peer[side].wrapping_sub(1 << 24),
+                seq: flow.plan.peer[side].wrapping_sub(1 << 26),
                 ..fine.clone()
             },
             Packet {
@@ -246,6 +246,25 @@ fn a_forged_first_one_makes_no_way_for_others() {
             let sent = pieces(&whole);
             flow.ingress_gives(side, &sent[0], (SHOT, "drop_fragment", &sent[0]));
             flow.ignores(side, &sent[1]);
+        }
+    });
+}
+
+#[test]
+fn a_repetition_passes_as_far_back_as_the_window_may_have_reached() {
+    each(|flow, side| {
+        // More acknowledgements were lost than those of one datagram.
+        let whole = Packet {
+            seq: flow.plan.peer[side].wrapping_sub(200_000),
+            ..segment(flow, side)
+        };
+        for (i, piece) in pieces(&whole).iter().enumerate() {
+            let (verdict, _, counted) = run(flow, side, piece);
+            assert_eq!(
+                (verdict, counted),
+                (REDIRECT, vec!["forwarded".to_owned(), "fragment".to_owned()]),
+                "piece {i}"
+            );
         }
     });
 }
