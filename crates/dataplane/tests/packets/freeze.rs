@@ -61,9 +61,15 @@ fn what_a_stranger_sends_is_not_held() {
         let (sent, far) = (SENT[side], SENT[side.other()]);
         let flow = frozen(Past::unacknowledged(SENT));
         let edge = flow.plan.offered[side].max(flow.plan.granted[side]);
+        let reset = Packet {
+            flags: ACK | RST,
+            ..flow.later(side, edge + 1, 10, 0)
+        };
         for (packet, verdict) in [
             (flow.later(side, edge + 1, 10, 0), "drop_window"),
             (flow.later(side, 1 << 30, 10, 0), "drop_window"),
+            // It would be moved into the window, where it is not new.
+            (reset, "drop_window"),
             (flow.later(side, sent + 5, 10, far + 1), "drop_ack"),
             (flow.later(side, sent + 5, 10, 0), "drop_tsecr"),
         ] {
