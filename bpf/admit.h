@@ -51,11 +51,11 @@ static __always_inline int may_challenge(const struct ls_record *rec)
  * use up another's rate. Two CPUs may have segments of the same direction: after four failed tries the
  * segment passes unpaid.
  */
-static __always_inline int over_limit(__u64 *account, __u32 rate, __u32 burst, const struct segment *seg)
+__noinline int over_limit(__u64 *account, __u32 rate, __u32 burst, const struct segment *seg)
 {
 	__u64 now, old, tat;
 
-	if (!rate || !seg->len)
+	if (!account || !seg || !rate || !seg->len)
 		return 0;
 	now = bpf_ktime_get_ns();
 	for (int i = 0; i < 4; i++) {
@@ -96,12 +96,16 @@ static __always_inline __u32 bytes_of(const struct segment *seg)
 /* Counts an admitted segment of a flow with LS_RULED for the rules that it matches. Returns the verdict if
  * one of them drops it; 0, which is no drop, if it may pass. `bytes` is its length, from the IP header on.
  * `goes_on`: it is to be forwarded; otherwise nothing happens unless a rule drops all segments. */
-static __noinline int judge(const struct ls_record *rec, const struct segment *seg, __u32 bytes, int goes_on)
+__noinline int judge(const struct ls_record *rec, const struct segment *seg, __u32 bytes, int goes_on)
 {
-	__u32 serial = rec->serial, verdict = 0;
-	struct ls_ruling *ruling = bpf_map_lookup_elem(&rulings, &serial);
+	__u32 serial, verdict = 0;
+	struct ls_ruling *ruling;
 	struct ls_ruled *ruled;
 
+	if (!rec || !seg)
+		return 0;
+	serial = rec->serial;
+	ruling = bpf_map_lookup_elem(&rulings, &serial);
 	if (!ruling || (!goes_on && !ruling->drop))
 		return 0;
 	ruled = &ruling->from[rec->traits & LS_SIDE_SERVER ? LS_SERVER : LS_CLIENT];

@@ -85,19 +85,20 @@ static __always_inline int hold(struct __sk_buff *skb, const struct flow_ref *fl
 
 /* Tells user space once that an acknowledgement came for which it waits. It looks again by itself after a
  * while, so a full ring costs time only. */
-static __always_inline void report_news(const struct flow_ref *flow)
+__noinline int report_news(struct ls_slot *slot)
 {
 	struct ls_event *event;
 
-	if (!(__sync_fetch_and_and(&flow->slot->flags, ~LS_WATCH) & LS_WATCH))
-		return;
+	if (!slot || !(__sync_fetch_and_and(&slot->flags, ~LS_WATCH) & LS_WATCH))
+		return 0;
 	event = bpf_ringbuf_reserve(&events, sizeof(*event), 0);
 	if (!event)
-		return;
+		return 0;
 	__builtin_memset(event, 0, sizeof(*event));
 	event->kind = LS_E_NEWS;
-	event->serial = flow->slot->serial;
+	event->serial = slot->serial;
 	bpf_ringbuf_submit(event, 0);
+	return 0;
 }
 
 #endif

@@ -187,7 +187,7 @@ __noinline int with_sockets(struct __sk_buff *skb, __u32 number)
 	acked = from->rec.rx_ack;
 	note_peer(from, seg);
 	if (flow->slot->flags & LS_WATCH && is_awaited(from, to, seg, mode, acked))
-		report_news(flow);
+		report_news(flow->slot);
 	if (mode == LS_DRAIN && trapped)
 		return drain_trapped(skb, flow, scratch, seg);
 	/* Decide once: another CPU may raise the cut meanwhile. */

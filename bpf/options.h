@@ -64,11 +64,14 @@ static long find_timestamp_step(__u32 n, struct option_walk *walk)
 	return 0;
 }
 
-/* Returns the offset of TSval among options in an unusual order; 0: there is none. */
-static __always_inline __u32 find_timestamp(struct headers *h, __u32 len)
+/* Returns the offset of TSval among options in an unusual order; 0: there is none. The verifier follows this
+ * function by itself: it goes through a loop many times. */
+__noinline __u32 find_timestamp(struct headers *h, __u32 len)
 {
 	struct option_walk walk = {.h = h, .len = len};
 
+	if (!h)
+		return 0;
 	bpf_loop(OPTION_STEPS, find_timestamp_step, &walk, 0);
 	return walk.len ? 0 : walk.at + 2;
 }
@@ -136,7 +139,7 @@ static long skip_extension(__u32 n, struct extension_walk *walk)
 }
 
 /* Finds TCP behind extension headers, of which the first is `next`. */
-static __noinline enum parsed skip_extensions(struct __sk_buff *skb, struct headers *h, __u8 next)
+__noinline enum parsed skip_extensions(struct __sk_buff *skb, struct headers *h, __u8 next)
 {
 	struct extension_walk walk = {.skb = skb, .at = V6_L4, .next = next};
 
@@ -192,7 +195,7 @@ static long find_source_route_step(__u32 n, struct option_walk *walk)
  * (accept_source_route): otherwise a spliced flow would be a way to make the next router take it. Uses the
  * room for TCP's options, as IP options have the same layout.
  */
-static __noinline int is_source_routed(struct __sk_buff *skb, struct headers *h)
+__noinline int is_source_routed(struct __sk_buff *skb, struct headers *h)
 {
 	struct option_walk walk = {.h = h};
 	__u32 len;

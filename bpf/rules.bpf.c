@@ -88,8 +88,7 @@ static __always_inline int untranslatable(void)
 
 static __noinline int translate_by(struct __sk_buff *skb, const struct ls_target *t, struct scratch *scratch)
 {
-	struct ls_record rec;
-	struct ls_tuple far;
+	struct ls_record *rec;
 	struct edits edits;
 	struct segment *seg;
 	struct route route = {};
@@ -102,9 +101,10 @@ static __noinline int translate_by(struct __sk_buff *skb, const struct ls_target
 	note(LS_R_TRANSLATED);
 	if (hops_left(&scratch->in) <= 1)
 		return drop(LS_V_DROP_TTL);
-	record_of(&rec, &far, t, seg);
+	rec = &scratch->record;
+	record_of(rec, &scratch->far, t, seg);
 	copy_headers(&scratch->out, &scratch->in, seg->opt_len);
-	translate(&scratch->out, seg, &rec, &far, &edits);
+	translate(&scratch->out, seg, rec, &scratch->far, &edits);
 	apply_edits(&scratch->out, seg, &edits);
 	if (look_up_route(skb, &scratch->out, 1, 0, &route))
 		return drop(route.reason);

@@ -38,7 +38,9 @@ struct scratch {
 	/* Tuple of the packet that came in. Before Linux 6.2, a function that the verifier follows by itself
 	 * cannot look up a key that is its argument. */
 	struct ls_tuple tuple;
-	__u64 jiffies; /* time of the last look at the clock: */
+	struct ls_record record; /* of a translation by a rule, */
+	struct ls_tuple far;	 /* and the addresses of its far end */
+	__u64 jiffies;		 /* time of the last look at the clock: */
 	__u32 ticks;
 	__u32 chunk[SUM_CHUNK / 4]; /* part of a packet that is summed up (verify.h) */
 };
