@@ -25,6 +25,9 @@ const ASKERS: usize = 8;
 /// Longest time for one change of one connection: a leg that repairs losses refuses for a moment.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// Time between two looks whether a change was made by the policy: the daemon lists all connections for one.
+const LOOK: Duration = Duration::from_secs(1);
+
 /// Niceness of the threads of both ends. They are some thousands, and on the middle's processors: as others' equals they would leave
 /// it none.
 const ENDS_NICENESS: i32 = 15;
@@ -68,21 +71,28 @@ pub(in crate::rows) fn run(scope: &Scope<'_>) -> Result<Results> {
         (traffic.join(), changed)
     });
     let outcome = outcome.map_err(|_| anyhow::anyhow!("a thread panicked"))??;
-    let changes = changed?;
+    let changes = changed.with_context(|| {
+        let mut failures = outcome.failures();
+        let first = failures
+            .next()
+            .map(|(number, failure)| format!("number {number}: {failure}"));
+        format!(
+            "{} connections failed ({first:?})",
+            failures.count() + usize::from(first.is_some())
+        )
+    })?;
     judge(&outcome, changes, connections, bytes)
 }
 
 /// Releases and takes over each connection [`CYCLES`] times. Returns the number of changes.
 fn change_all(daemon: &Daemon, connections: usize, is_over: &AtomicBool) -> Result<usize> {
-    let mut most = 0;
-    let flows = crate::wait::until("connections to be taken over", PATIENCE * 3, || {
-        let flows = daemon.flows()?;
-        let ready = flows.iter().filter(|flow| flow.state == FlowState::Relay);
-        let ids: Vec<FlowId> = ready.map(|flow| flow.id).collect();
-        most = most.max(ids.len());
-        Ok((ids.len() >= connections).then_some(ids))
+    let all_are = crate::wait::until("connections to be taken over", PATIENCE * 3, || {
+        // A list of all of them would cost the daemon more.
+        let accelerator = daemon.status()?.accelerator.context("it is an accelerator")?;
+        Ok((accelerator.taken_over_total >= connections as u64).then_some(()))
     });
-    let flows = flows.with_context(|| format!("{most} of {connections} were"))?;
+    all_are.with_context(|| format!("{:?}", daemon.status().map(|status| status.accelerator)))?;
+    let flows: Vec<FlowId> = daemon.flows()?.iter().map(|flow| flow.id).collect();
     let (next, changes) = (AtomicUsize::new(0), AtomicUsize::new(0));
     thread::scope(|scope| {
         let one = |_| {
@@ -104,7 +114,8 @@ fn change_all(daemon: &Daemon, connections: usize, is_over: &AtomicBool) -> Resu
         let askers: Vec<_> = (0..ASKERS).map(one).collect();
         let mut all = askers.into_iter().map(|asker| asker.join());
         all.try_for_each(|asked| asked.map_err(|_| anyhow::anyhow!("a thread panicked"))?)
-    })?;
+    })
+    .with_context(|| format!("after {} changes", changes.load(Ordering::Relaxed)))?;
     ensure!(
         !is_over.load(Ordering::Relaxed),
         "the transfers were over before all changes were made"
@@ -112,14 +123,33 @@ fn change_all(daemon: &Daemon, connections: usize, is_over: &AtomicBool) -> Resu
     Ok(changes.into_inner())
 }
 
+/// Returns true if a connection is spliced, or is not, as a command would have it: the policy may have been the first.
+fn is_so(daemon: &Daemon, id: FlowId, what: &str) -> Result<bool> {
+    let state = daemon.flow(id)?.map(|flow| flow.state);
+    Ok(match what {
+        "splice" => matches!(
+            state,
+            Some(FlowState::Draining | FlowState::Dormant | FlowState::Detached)
+        ),
+        _ => state == Some(FlowState::Relay),
+    })
+}
+
 /// Changes one connection, as soon as that is possible.
 fn change(daemon: &Daemon, id: FlowId, what: &str, is_over: &AtomicBool) -> Result<()> {
     let start = Instant::now();
+    let mut looked = start;
     loop {
         match daemon.order(id, what) {
             Ok(()) => return Ok(()),
             Err(error) if start.elapsed() > PATIENCE || is_over.load(Ordering::Relaxed) => {
                 return Err(error).with_context(|| format!("{what} {id}"));
+            }
+            Err(_) if looked.elapsed() > LOOK => {
+                if is_so(daemon, id, what)? {
+                    return Ok(());
+                }
+                looked = Instant::now();
             }
             Err(_) => thread::sleep(Duration::from_millis(5)),
         }
