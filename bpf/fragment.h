@@ -55,9 +55,8 @@ static __always_inline int passes_fragments(const struct flow_ref *flow)
 	return mode_of(flow->slot) == LS_FINAL && !(flow->slot->flags & LS_COPY);
 }
 
-/* Returns whether the fragment can be the sender's own: in the window, or a repetition. (Its sender goes on
- * repeating it if acknowledgements were lost, however many.) Forged fragments must not evict others from the
- * table. */
+/* Returns whether the fragment can be the sender's own: in the window, or a repetition. A sender repeats old
+ * bytes until it hears an acknowledgement. Forged fragments must not evict others from the table. */
 static __always_inline int may_begin(const struct flow_ref *flow, struct segment *seg)
 {
 	enum ls_verdict reason;

@@ -268,7 +268,7 @@ static __always_inline int is_plausible(const struct flow_ref *flow, struct segm
 	enum ls_verdict reason;
 	struct ls_leg *from, *to;
 
-	/* It is never kept, and its check may move it. */
+	/* Keep no reset, and do not check it here: its check may move it. */
 	if (seg->flags & TCP_RST)
 		return 0;
 	if (!flow->slot || mode == LS_FINAL || mode == LS_FREEZE) {

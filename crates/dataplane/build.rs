@@ -22,7 +22,7 @@ fn main() {
         SkeletonBuilder::new()
             .source(bpf.join(format!("{name}.bpf.c")))
             .clang(&clang)
-            // Spelt as arrays, the objects cost the compiler half a minute.
+            // Refer to the objects: spelt as arrays they cost the compiler half a minute.
             .reference_obj(true)
             .clang_args([
                 "-Wall",

@@ -156,7 +156,7 @@ impl Dataplane {
         };
         plane.programs.detach_rules(&plane.pins);
         plane.keep_lo_forwarding()?;
-        // It counts them, too.
+        // Count the flows: each walk does.
         plane
             .scan(|_| ())
             .map_err(|e| Error::from_io("cannot read the flows", e))?;

@@ -2,12 +2,12 @@
 
 use parking_lot::Mutex;
 
-/// Number of directions that have records. It may be too high: the kernel half removes some itself, which the next walk over
+/// Counts the directions that have records. The number may be too high: the kernel half removes some itself, which the next walk over
 /// all flows finds.
 #[derive(Debug, Default)]
 pub(super) struct Count(Mutex<Directions>);
 
-#[derive(Debug, Default, Clone, Copy)]
+#[derive(Debug, Default)]
 struct Directions {
     present: u32,
     /// Number of those ever added, modulo 2^32.
