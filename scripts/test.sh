@@ -21,9 +21,9 @@ export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((3 * $(nproc)))}
 # and all that it depends on, once more.)
 export RUSTC_WORKSPACE_WRAPPER=clippy-driver
 # The harness tells the time of each test only to who may use what is unstable. Only the test programs get this word: the compiler
-# must not, or everything would be built anew.
+# must not, or everything would be built anew. Without the folders of cargo, each tool that a test runs finds its libraries at once.
 host=$(rustc -vV | sed -n 's/^host: //p' | tr a-z- A-Z_)
-export "CARGO_TARGET_${host}_RUNNER=env RUSTC_BOOTSTRAP=1"
+export "CARGO_TARGET_${host}_RUNNER=env --unset=LD_LIBRARY_PATH RUSTC_BOOTSTRAP=1"
 
 # check NAME COMMAND...: counts as one test.
 check() {

@@ -3,6 +3,10 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
+/// Lowest piece of a paced transfer, in bytes. By smaller ones, a thousand slow transfers would keep the processors busy with
+/// their waking alone.
+const LEAST_PIECE: u64 = 16 << 10;
+
 /// Waits for as long as a number of bytes takes at a rate.
 #[derive(Debug)]
 pub(super) struct Pacer {
@@ -22,12 +26,11 @@ impl Pacer {
         }
     }
 
-    /// Returns the number of bytes that may be moved in one go: `most`, or 10 ms worth of the rate.
+    /// Returns the number of bytes that may be moved in one go: 10 ms worth of the rate or [`LEAST_PIECE`], at most `most`.
     pub(super) fn piece(&self, most: usize) -> usize {
-        let smooth = self
-            .rate
-            .map_or(most, |rate| usize::try_from(rate / 100).unwrap_or(most));
-        smooth.clamp(1, most.max(1))
+        let smooth = self.rate.map(|rate| (rate / 100).max(LEAST_PIECE));
+        let smooth = smooth.and_then(|smooth| usize::try_from(smooth).ok());
+        smooth.unwrap_or(most).clamp(1, most.max(1))
     }
 
     /// Sleeps until `done` bytes are due. Returns true if it slept.

@@ -134,7 +134,10 @@ async fn a_cookie_keeps_a_client_at_its_server_until_that_is_drained() {
     let lease = u.lease_for(&guest).await.unwrap();
     let (server, cookie) = (lease.address(), lease.tenure.cookie().unwrap().to_owned());
     // It tells the client nothing of the server's address, 127.0.0.1. (Any two digits of decimal may come about by chance.)
-    assert!(cookie.len() == 16 && cookie.bytes().all(|digit| digit.is_ascii_hexdigit()), "{cookie}");
+    assert!(
+        cookie.len() == 16 && cookie.bytes().all(|digit| digit.is_ascii_hexdigit()),
+        "{cookie}"
+    );
     assert!(!cookie.contains("7f000001"), "{cookie}");
     let ask = || Ask {
         sticky: Some(&cookie),
