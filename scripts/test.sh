@@ -2,7 +2,9 @@
 # Runs all checks and tests, whatever fails; says in the end which tests were the slowest, what failed, what could not be run, and
 # how many there were of each.
 #
-#   RUST_TEST_THREADS=N   how many tests of a program run at once; three for each processor: most of them wait most of the time
+# As root, two programs run at the same time: the one of spliced connections, which takes as long as all others, and in turn the others.
+#
+#   RUST_TEST_THREADS=N   how many tests of a program run at once; two for each processor: most of them wait most of the time
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -11,12 +13,12 @@ failed=0
 failures=()
 not_run=()
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-log=$work/log
+spliced=
+trap '[[ -z $spliced ]] || kill -INT -- "-$spliced"; rm -rf "$work"' EXIT
 # One line for each test that found this machine unable to do what it needs (`longsplice_lab::not_run`).
 export LONGSPLICE_NOT_RUN=$work/not-run
 : >"$LONGSPLICE_NOT_RUN"
-export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((3 * $(nproc)))}
+export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((2 * $(nproc)))}
 # Each crate is compiled and linted at once: clippy's driver is the compiler with more lints. (A check of its own would read all of it,
 # and all that it depends on, once more.)
 export RUSTC_WORKSPACE_WRAPPER=clippy-driver
@@ -41,17 +43,25 @@ check() {
 # Prints what cargo says of each crate that the compiler warned of. It repeats this for what was built before.
 warnings() { grep -E '^warning: .* generated [0-9]+ warning' "$1"; }
 
-# Runs `cargo test` with the given arguments, and adds up its summaries.
+# tests LANE ARGUMENT...: runs `cargo test`, and keeps what it says in the log of the lane.
 tests() {
-    local family=${LONGSPLICE_FAMILY:+over IPv$LONGSPLICE_FAMILY: }
-    echo "── ${family}cargo test $*"
-    cargo test --no-fail-fast "$@" 2>&1 | tee "$log"
-    local status=${PIPESTATUS[0]} p f
+    local log=$work/$1.log
+    shift
+    {
+        echo "── ${LONGSPLICE_FAMILY:+over IPv$LONGSPLICE_FAMILY: }cargo test $*"
+        cargo test --no-fail-fast "$@" 2>&1
+        echo "status $?"
+    } | tee --append "$log"
+}
+
+# add_up LANE [FAMILY]: adds up the summaries in a lane's log, which end with `status`.
+add_up() {
+    local log=$work/$1.log family=${2:+over IPv$2: } p f
     read -r p f < <(awk '/^test result:/ { p += $4; f += $6 } END { print p + 0, f + 0 }' "$log")
     # Broken off before it could say anything: a build that failed, or a test that died.
-    if ((status != 0 && f == 0)); then
+    if ((f == 0)) && grep -q '^status [1-9]' "$log"; then
         f=1
-        failures+=("cargo test $*: $(grep -m 1 -E '^error' "$log" || echo "status $status")")
+        failures+=("tests${2:+ over IPv$2}: $(grep -m 1 -E '^error' "$log" || grep -m 1 '^status [1-9]' "$log")")
         not_run+=("tests that could not be built, or came after one that died: see above")
     fi
     passed=$((passed + p))
@@ -62,10 +72,26 @@ tests() {
     while read -r name; do not_run+=("$family$name"); done < <(sed -n 's/^test \(.*\) \.\.\. ignored\(.*\)$/\1: ignored\2/p' "$log")
 }
 
-# Builds in the time that tests leave, once these are built: cargo does one thing at a time in a folder. First comes the daemon with
-# another layout, for which the tests of upgrades wait; then what no test needs, for its lints.
+# Lists the test programs but one as arguments of cargo.
+all_but() {
+    cargo metadata --no-deps --format-version 1 | grep -o '"kind":\["test"\],"crate_types":\["bin"\],"name":"[^"]*"' |
+        sed 's/.*:"//; s/"$//' | grep -vx "$1" | sed 's/^/--test /'
+}
+
+# Runs the program of spliced connections, and what of it could fail differently over IPv6: the rest is the same code, ipv6.rs has
+# what only IPv6 has, and `make soak` runs more of it.
+spliced() {
+    tests splice --workspace --test splice -- "${timed[@]}"
+    LONGSPLICE_FAMILY=6 tests splice6 --workspace --test splice -- "${timed[@]}" alike:: handshake:: pmtu:: reset:: sigkill:: syn::
+}
+
+# Builds in the time that tests leave, once those of the given lanes run: cargo does one thing at a time in a folder. First comes the
+# daemon with another layout, for which the tests of upgrades wait; then what no test needs, for its lints.
 aside() {
-    until grep -qs '^ *Running ' "$log" || [[ -e $work/tested || ! -d $work ]]; do sleep 0.2; done
+    local lane
+    for lane; do
+        until grep -qs '^ *Running ' "$work/$lane.log" || [[ -e $work/tested || ! -d $work ]]; do sleep 0.2; done
+    done
     if [[ -n ${LONGSPLICE_OTHER_LAYOUT_BIN:-} ]]; then
         cargo build --quiet --workspace --example other_layout --features longsplice/other-layout >"$work/other" 2>&1
         echo $? >>"$work/other"
@@ -103,20 +129,32 @@ if ((EUID == 0)); then
     export LONGSPLICE_OTHER_LAYOUT_BIN
     # An old one must not be taken for the one that is built.
     rm -f "$LONGSPLICE_OTHER_LAYOUT_BIN"
-    aside & aside=$!
+    aside splice others & aside=$!
     timed=(-Z unstable-options --report-time)
-    tests --workspace --lib --bins --tests -- "${timed[@]}"
-    tests --workspace --doc
-    # The same once more over IPv6, where it could fail differently: the rest is the same code, ipv6.rs has what only IPv6 has, and
-    # `make soak` runs more of it.
-    over_ipv6=(alike:: handshake:: pmtu:: reset:: sigkill:: syn::)
-    # (Of the workspace again, lest features be others.)
-    LONGSPLICE_FAMILY=6 tests --workspace --test splice -- "${timed[@]}" "${over_ipv6[@]}"
+    # Both lanes need all programs, of all packages at once: lest features be others.
+    tests built --workspace --lib --bins --tests --no-run
+    if grep -qx 'status 0' "$work/built.log"; then
+        # In a group of its own: an interruption ends it, too.
+        set -m
+        spliced >/dev/null & spliced=$!
+        set +m
+        # shellcheck disable=SC2046
+        tests others --workspace --lib --bins $(all_but splice) -- "${timed[@]}"
+        tests doc --workspace --doc
+        wait "$spliced"
+        spliced=
+        cat "$work/splice.log" "$work/splice6.log"
+        for lane in built others doc splice; do add_up "$lane"; done
+        add_up splice6 6
+    else
+        add_up built
+    fi
     check "the daemon with another layout" done_aside "$work/other"
 else
-    aside & aside=$!
-    tests --package longsplice-core --package longsplice-model --package longsplice-engine
-    tests --package longsplice-bench --test report
+    aside core & aside=$!
+    tests core --package longsplice-core --package longsplice-model --package longsplice-engine
+    tests report --package longsplice-bench --test report
+    for lane in core report; do add_up "$lane"; done
     not_run+=("privileged and end-to-end tests: they need root (network namespaces, eBPF, TCP_REPAIR)")
 fi
 
