@@ -163,8 +163,8 @@ fn a_proxy_without_a_header_is_refused() {
     .into_iter()
     .enumerate()
     {
-        let mut client = behind.connect();
         let start = Instant::now();
+        let mut client = behind.connect();
         client.write_all(sent).unwrap();
         if ends {
             client.shutdown(Shutdown::Write).unwrap();
