@@ -60,7 +60,9 @@ static __always_inline void inspect_route(struct __sk_buff *skb, struct ls_inspe
 		p->ifindex = 0;
 }
 
-static __always_inline int inspect_at(struct __sk_buff *skb, __u32 offset)
+/* Fills in the inspection at `offset` of the packet. The verifier follows this function by itself, once for
+ * both of them: it searches all types of the kernel for each pointer that is read of a socket. */
+__noinline int inspect_at(struct __sk_buff *skb, __u32 offset)
 {
 	struct bpf_sock *sk;
 	struct tcp_sock *tp;

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Splices and unsplices by the thousand: real ones over veth and emulated links with daemons killed among them, and those of
-# crates/model; traffic by the script, through the relay and through splices, compared; a blind attacker's guesses
-# by the million; daemons killed while they connect; short connections whose ports come again; echoes beside tiny buffers; segments that are
-# spoilt on their way; returns behind a firewall; restarts, replacements, upgrades and downgrades. CYCLES, SIMULATED, SCRIPTS, GUESSES, KILLS, SHORT,
-# ECHOES, LOSSES, RETURNS, RESTARTS, REPLACEMENTS and SPOILT say how many; LONGSPLICE_SEED repeats one.
+# crates/model; traffic by the script, through the relay and through splices, compared; a blind attacker's guesses by the million; a
+# held segment that comes again and again; daemons killed while they connect; short connections whose ports come again; echoes beside
+# tiny buffers; segments that are spoilt on their way; returns behind a firewall; restarts, replacements, upgrades and downgrades.
+# CYCLES, SIMULATED, SCRIPTS, GUESSES, KILLS, SHORT, ECHOES, LOSSES, RETURNS, RESTARTS, REPLACEMENTS, REPETITIONS and SPOILT say how many;
+# LONGSPLICE_SEED repeats one.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -41,6 +42,9 @@ LONGSPLICE_RESTARTS=${RESTARTS:-20} LONGSPLICE_REPLACEMENTS=${REPLACEMENTS:-5} L
     --package longsplice-tests --test daemon -- replace:: pins::a_kill --nocapture --test-threads 1
 # 200 flows forward and 200 back.
 soak "of an upgrade and a downgrade" 1 --package longsplice-tests --test splice -- layouts:: --nocapture --test-threads 1
+# About ten minutes of them.
+LONGSPLICE_REPETITIONS=${REPETITIONS:-30000000} soak "of ${REPETITIONS:-30000000} repetitions of a held segment" 1 \
+    --package longsplice-tests --test splice -- withheld::a_held --nocapture --test-threads 1
 # In each state, at both depths.
 for family in 4 6; do
     LONGSPLICE_FAMILY=$family LONGSPLICE_SPOILT=${SPOILT:-10000} soak "of ${SPOILT:-10000} spoilt segments in each state, IPv$family" 1 \

@@ -403,8 +403,9 @@ fn has_flows(pins: &Pins) -> bool {
     let Ok(buckets) = open("buckets").or_else(|_| open("heads")) else {
         return open("flows").is_ok_and(|m| m.keys().next().is_some());
     };
+    let empty = vec![0; buckets.value_size() as usize];
     let all = buckets.lookup_batch(BUCKETS_BATCH, MapFlags::ANY, MapFlags::ANY);
-    all.is_ok_and(|mut all| all.any(|(_, bucket)| bucket.iter().any(|&byte| byte != 0)))
+    all.is_ok_and(|mut all| all.any(|(_, bucket)| bucket != empty))
 }
 
 /// Returns the contents of the map `meta`; writes them first if it is new. A later generation goes on with the numbers of

@@ -23,6 +23,9 @@ use crate::{
 /// Number of elements that one system call returns during a scan.
 const BATCH: u32 = 1024;
 
+/// Holds the bytes of an element that was never used.
+const UNUSED: [u8; size_of::<ls_flow>()] = [0; size_of::<ls_flow>()];
+
 /// Describes a direction to add.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Entry {
@@ -119,7 +122,7 @@ impl Table {
         let mut left = Vec::new();
         elements.fresh = 0;
         for (index, flow) in self.all(u32::MAX)? {
-            if flow.bytes().iter().any(|&byte| byte != 0) {
+            if *flow.bytes() != UNUSED {
                 elements.fresh = index + 1;
             }
             elements.taken[index as usize] = !is_vacant(&flow);

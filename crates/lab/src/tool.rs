@@ -1,6 +1,5 @@
 //! Runs the few tools that set up devices: `ip`, `tc`, `ethtool`, `chrt`.
 
-use std::fmt::Display;
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
 
@@ -24,13 +23,15 @@ pub(crate) fn ip(line: &str) -> Result<(), Error> {
     run("ip", &line.split_whitespace().collect::<Vec<_>>())
 }
 
-/// Runs `ip` once for all `lines` in a namespace, which speak of addresses of `family`: 4 or 6.
-pub(crate) fn ip_batch(namespace: &str, family: impl Display, lines: &[String]) -> Result<(), Error> {
-    let family = format!("-{family}");
-    let args = [&family, "-n", namespace, "-batch", "-"];
+/// Runs `ip` once for all `lines`, each one without its first word. `options` stand before them: a namespace, a family.
+pub(crate) fn ip_batch(options: &[&str], lines: &[String]) -> Result<(), Error> {
+    if lines.is_empty() {
+        return Ok(());
+    }
+    let args = [options, &["-batch", "-"]].concat();
     let failed = || Error::io("run ip");
     let mut child = Command::new("ip")
-        .args(args)
+        .args(&args)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

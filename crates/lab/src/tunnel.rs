@@ -50,9 +50,12 @@ impl Tunnel {
             addr,
         } in ends
         {
-            let (namespace, length) = (namespace.name(), Family::of(addr).network());
-            tool::ip(&format!("-n {namespace} addr add {addr}{length} dev {device}"))?;
-            tool::ip(&format!("-n {namespace} link set {device} up"))?;
+            let length = Family::of(addr).network();
+            let lines = [
+                format!("addr add {addr}{length} dev {device}"),
+                format!("link set {device} up"),
+            ];
+            tool::ip_batch(&["-n", namespace.name()], &lines)?;
         }
         let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|errno| Error::io("make an eventfd")(errno.into()))?;

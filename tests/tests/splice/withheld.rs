@@ -11,7 +11,7 @@ use std::{
 
 use longsplice_lab::pattern::Pattern;
 use longsplice_tests::{
-    Bed, Flow, Policy, SOON, accept, addr, eventually, family, patient, rng, silent::Silent, soon,
+    Bed, Flow, Policy, SOON, accept, addr, eventually, family, patient, rng, silent::Silent, soon, times,
 };
 
 /// Length of a request.
@@ -209,10 +209,15 @@ fn a_held_segment_that_is_repeated_takes_no_more_memory() {
     let payload = Pattern::new(rng().u64(..)).prefix(1_000);
     client.repeat(&payload, 1_000);
     let before = resident(&bed);
-    client.repeat(&payload, 50_000);
+    let repetitions = times("LONGSPLICE_REPETITIONS", 50_000);
+    let began = Instant::now();
+    client.repeat(&payload, repetitions);
     let after = resident(&bed);
     let queued = bed.daemon.status().segments("queued");
-    eprintln!("{before} bytes, {after} behind 50,000 repetitions, of which {queued} were queued");
+    eprintln!(
+        "{before} bytes, {after} behind {repetitions} repetitions in {:.0?}, of which {queued} were queued",
+        began.elapsed()
+    );
     assert!(queued > 10_000, "{queued}");
     assert!(after < before + GROWTH, "{before}, {after}");
     drop(withheld.server);

@@ -1,8 +1,12 @@
 //! Connection of two nodes: a veth pair, or an emulated link.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
+
+use nix::errno::Errno;
+use nix::ifaddrs::getifaddrs;
 
 use super::{Family, netem};
 use crate::emulator::{Emulator, Span, SpanEnd};
@@ -144,28 +148,55 @@ pub(super) fn emulate(mut cables: Vec<Cable<'_>>) -> Result<Emulator, Error> {
 /// Makes the veth pairs, and sets up all devices.
 fn make(cables: &[Cable<'_>]) -> Result<(), Error> {
     for cable in cables {
+        if let Leg::Netem(link) = &cable.leg {
+            link.check()?;
+        }
+    }
+    let pairs: Vec<String> = cables.iter().filter_map(Cable::pair).collect();
+    tool::ip_batch(&[], &pairs)?;
+    let mut lines: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for cable in cables {
         let (near, far) = (cable.client_side, cable.server_side);
         match &cable.leg {
-            Leg::Veth { mtu, offloads } => veth(near, far, *mtu, *offloads)?,
+            Leg::Veth { offloads: true, .. } | Leg::Link(_) => {}
+            Leg::Veth { .. } => without_offloads(near, far)?,
             Leg::Netem(link) => {
-                link.check()?;
-                veth(near, far, link.mtu, false)?;
+                without_offloads(near, far)?;
                 netem::attach(near.namespace, near.device, &link.to_server)?;
                 netem::attach(far.namespace, far.device, &link.to_client)?;
             }
-            Leg::Link(_) => {}
         }
-        set_up(near)?;
-        set_up(far)?;
-        if matches!(cable.leg, Leg::Link(_) | Leg::Netem(_)) {
-            introduce(near, far)?;
-            introduce(far, near)?;
+        for (here, there) in [(near, far), (far, near)] {
+            let lines = lines.entry(here.namespace.name()).or_default();
+            lines.extend(set_up(here));
+            if matches!(cable.leg, Leg::Link(_) | Leg::Netem(_)) {
+                lines.extend(introduce(here, there)?);
+            }
         }
     }
-    Ok(())
+    lines
+        .iter()
+        .try_for_each(|(namespace, lines)| tool::ip_batch(&["-n", namespace], lines))
 }
 
 impl<'a> Cable<'a> {
+    /// Returns the line for `ip` that makes its veth pair, if it has one.
+    fn pair(&self) -> Option<String> {
+        let mtu = match &self.leg {
+            Leg::Veth { mtu, .. } => *mtu,
+            Leg::Netem(link) => link.mtu,
+            Leg::Link(_) => return None,
+        };
+        let (near, far) = (self.client_side, self.server_side);
+        Some(format!(
+            "link add {} netns {} mtu {mtu} type veth peer name {} mtu {mtu} netns {}",
+            near.device,
+            near.namespace.name(),
+            far.device,
+            far.namespace.name()
+        ))
+    }
+
     fn span(&self) -> Option<Span<'a>> {
         let Leg::Link(spec) = &self.leg else { return None };
         Some(Span {
@@ -177,63 +208,49 @@ impl<'a> Cable<'a> {
     }
 }
 
-fn veth(near: End<'_>, far: End<'_>, mtu: u16, offloads: bool) -> Result<(), Error> {
-    let (near_space, far_space) = (near.namespace.name(), far.namespace.name());
-    tool::ip(&format!(
-        "-n {near_space} link add {} mtu {mtu} type veth peer name {} mtu {mtu} netns {far_space}",
-        near.device, far.device
-    ))?;
-    if !offloads {
-        without_offloads(near_space, near.device)?;
-        without_offloads(far_space, far.device)?;
+fn without_offloads(near: End<'_>, far: End<'_>) -> Result<(), Error> {
+    for end in [near, far] {
+        let set = ["tso", "off", "gso", "off", "gro", "off", "tx", "off"];
+        let ethtool = ["netns", "exec", end.namespace.name(), "ethtool", "-K", end.device];
+        tool::run("ip", &[&ethtool[..], &set[..]].concat())?;
     }
     Ok(())
 }
 
-fn without_offloads(namespace: &str, device: &str) -> Result<(), Error> {
-    let set = ["tso", "off", "gso", "off", "gro", "off", "tx", "off"];
-    let ethtool = ["netns", "exec", namespace, "ethtool", "-K", device];
-    tool::run("ip", &[&ethtool[..], &set[..]].concat())
-}
-
-fn set_up(end: End<'_>) -> Result<(), Error> {
-    let (namespace, device) = (end.namespace.name(), end.device);
-    for family in end.families() {
+/// Returns the lines for `ip` that give a device its addresses, and start it.
+fn set_up(end: End<'_>) -> Vec<String> {
+    let addresses = end.families().iter().map(|family| {
         let (addr, network) = (family.addr(end.addr), family.network());
-        tool::ip(&format!("-n {namespace} addr add {addr}{network} dev {device}"))?;
-    }
-    tool::ip(&format!("-n {namespace} link set {device} up"))
+        format!("addr add {addr}{network} dev {}", end.device)
+    });
+    addresses.chain([format!("link set {} up", end.device)]).collect()
 }
 
-/// Adds a permanent neighbor entry at one end with the hardware address of the other.
-fn introduce(here: End<'_>, there: End<'_>) -> Result<(), Error> {
-    let mac = mac(there.namespace, there.device)?;
-    for family in there.families() {
+/// Returns the lines for `ip` that add permanent neighbor entries at one end, with the hardware address of the other.
+fn introduce(here: End<'_>, there: End<'_>) -> Result<Vec<String>, Error> {
+    let mac = mac(there)?;
+    let entries = there.families().iter().map(|family| {
         let addr = family.addr(there.addr);
-        tool::ip(&format!(
-            "-n {} neigh replace {addr} lladdr {mac} dev {}",
-            here.namespace.name(),
-            here.device
-        ))?;
-    }
-    Ok(())
+        format!("neigh replace {addr} lladdr {mac} dev {}", here.device)
+    });
+    Ok(entries.collect())
 }
 
 /// Returns the hardware address of a device.
-fn mac(namespace: &Namespace, device: &str) -> Result<String, Error> {
-    let output = namespace
-        .command("ip")
-        .args(["-o", "link", "show", "dev", device])
-        .output()?;
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let mut words = text.split_whitespace().skip_while(|word| *word != "link/ether");
-    match words.nth(1) {
-        Some(mac) => Ok(mac.to_owned()),
-        None => Err(Error::Parse {
-            what: "the hardware address of a device",
-            text,
-        }),
-    }
+fn mac(end: End<'_>) -> Result<String, Error> {
+    let read = || {
+        let mut all = getifaddrs()?;
+        let mac = all.find_map(|known| {
+            let is_its = known.interface_name == end.device;
+            is_its.then(|| known.address?.as_link_addr()?.addr()).flatten()
+        });
+        mac.ok_or(Errno::ENODEV)
+    };
+    let mac = end
+        .namespace
+        .run(read)?
+        .map_err(|errno| Error::io(format!("read the hardware address of {}", end.device))(errno.into()))?;
+    Ok(mac.map(|byte| format!("{byte:02x}")).join(":"))
 }
 
 #[cfg(test)]

@@ -105,7 +105,8 @@ impl Graph {
         };
         for (place, namespace) in graph.namespaces.iter().enumerate() {
             for family in family.present() {
-                tool::ip_batch(namespace.name(), *family, &graph.setup(place, *family, &next))?;
+                let (of, lines) = (format!("-{family}"), graph.setup(place, *family, &next));
+                tool::ip_batch(&[&of, "-n", namespace.name()], &lines)?;
             }
         }
         Ok(graph)
