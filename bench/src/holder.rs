@@ -11,6 +11,8 @@ use socket2::SockRef;
 
 /// Message that each end sends before the connection is left alone: a request and an answer.
 const MESSAGE: [u8; 1024] = [b'x'; 1024];
+/// Longest piece that a client reads at a time.
+const PIECE: usize = 16 << 10;
 /// Longest time for one step of setting up a connection.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -96,6 +98,29 @@ impl Held {
             got.fill(!byte);
             client.read_exact(&mut got).context("wait for an answer")?;
             ensure!(got == sent, "another answer arrived than was sent");
+        }
+        Ok(())
+    }
+
+    /// Sends `size` bytes to the client on each connection.
+    pub(crate) fn send(&mut self, size: usize) -> Result<()> {
+        let sent = vec![b'x'; size];
+        let mut servers = self.ends.iter_mut().map(|[_, server]| server);
+        servers
+            .try_for_each(|server| server.write_all(&sent))
+            .context("send to a client")
+    }
+
+    /// Sends `size` bytes to the client on each connection, in pieces, which the clients read.
+    pub(crate) fn download(&mut self, size: usize) -> Result<()> {
+        let mut left = size;
+        while left > 0 {
+            let mut piece = vec![0; left.min(PIECE)];
+            left -= piece.len();
+            self.send(piece.len())?;
+            for [client, _] in &mut self.ends {
+                client.read_exact(&mut piece).context("wait for a piece")?;
+            }
         }
         Ok(())
     }

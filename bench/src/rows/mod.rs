@@ -25,6 +25,7 @@ mod switch_sockets;
 mod system_calls;
 mod trace;
 mod unsplice;
+mod vanished;
 mod wakes;
 mod wan;
 
@@ -50,7 +51,7 @@ struct Args {
     #[arg(long)]
     quick: bool,
     /// Only these rows of the tables: 1 to 10 of the splice, 3.1 to 3.6 of the way back, 4.1 to 4.7 of the
-    /// complete translation, 5.1 to 5.6 of the switch, 13.5 of the review, 14.1 to 14.4 of the
+    /// complete translation, 5.1 to 5.6 of the switch, 13.4 and 13.5 of the review, 14.1 to 14.4 of the
     /// middle's cost, 15.1 to 15.6 of the accelerator, 16.3, 16.4 and
     /// 16.9 of the reach [default: all]
     #[arg(long, value_delimiter = ',', value_name = "ROW", value_parser = known_row)]
@@ -246,6 +247,11 @@ const EXPERIMENTS: &[Experiment] = &[
         rows: &[Row::switch(6)],
         title: "memory of idle WebSockets",
         run: switch_sockets::run,
+    },
+    Experiment {
+        rows: &[Row::review(4)],
+        title: "slots of vanished clients",
+        run: vanished::run,
     },
     Experiment {
         rows: &[Row::review(5)],
