@@ -128,8 +128,8 @@ fn rounds(scope: &Scope<'_>, case: &Case, net: &Nodes, emulated: Option<&Emulate
             let round = loop {
                 emulated.inspect(|net| net.emulator().reset());
                 let round = one(case, net, &middle, kind, requests)?;
-                let late = emulated.is_some_and(|net| !net.verdict().counts());
-                if !late || !scope.again(&mut discarded)? {
+                let verdict = emulated.map(Emulated::verdict).unwrap_or_default();
+                if scope.counts(&verdict, &mut discarded)? {
                     break round;
                 }
             };

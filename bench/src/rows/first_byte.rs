@@ -56,7 +56,7 @@ pub(super) fn run(scope: &Scope<'_>) -> Result<Results> {
             loop {
                 net.emulator().reset();
                 let one = measure(&net, &middle, at)?;
-                if net.verdict().counts() || !scope.again(&mut discarded)? {
+                if scope.counts(&net.verdict(), &mut discarded)? {
                     kind.add(one);
                     break;
                 }

@@ -34,6 +34,7 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use clap::{Parser, Subcommand};
+use longsplice_lab::Verdict;
 
 use crate::cores::Work;
 use crate::report::{self, Book, Finding, Part, Report, Results};
@@ -117,16 +118,23 @@ impl Scope<'_> {
         }
     }
 
-    /// Returns whether a measurement with a late emulator is repeated; a shortened run counts it.
-    fn again(&self, discarded: &mut usize) -> Result<bool> {
+    /// Returns whether a measurement over emulated links counts; a shortened one does. Else it is to be repeated.
+    ///
+    /// # Errors
+    /// Fails where too many did not count.
+    fn counts(&self, verdict: &Verdict, discarded: &mut usize) -> Result<bool> {
+        if verdict.counts() {
+            return Ok(true);
+        }
+        eprintln!("   {verdict}");
         if self.quick {
-            eprintln!("   the emulator was late: only a shortened run may count that");
-            return Ok(false);
+            eprintln!("   only a shortened run may count that");
+            return Ok(true);
         }
         *discarded += 1;
         match *discarded > MOST_DISCARDED {
             true => bail!("the emulator is late too often: the machine is busy"),
-            false => Ok(true),
+            false => Ok(false),
         }
     }
 

@@ -54,7 +54,7 @@ fn trace(scope: &Scope<'_>, net: &Emulated, depth: Depth, discarded: &mut usize)
     let record = loop {
         net.emulator().reset();
         let record = record::record(scope, net, depth)?;
-        if net.verdict().counts() || !scope.again(discarded)? {
+        if scope.counts(&net.verdict(), discarded)? {
             break record;
         }
     };

@@ -7,6 +7,7 @@ use anyhow::{Context, Result};
 use longsplice_lab::traffic::Transfer;
 use longsplice_lab::{
     ConnectionSpec, Direction, Emulated, LineOptions, LinkSpec, Queue, Traffic, TrafficServer, TrafficSpec,
+    Verdict,
 };
 
 use super::super::Scope;
@@ -108,10 +109,9 @@ fn goodputs(scope: &Scope<'_>) -> Result<Results> {
         for _ in 0..rounds {
             for (contender, rates) in CONTENDERS.into_iter().zip(&mut all) {
                 let mbps = loop {
-                    match send(scope, contender, upload)? {
-                        (mbps, true) => break mbps,
-                        (mbps, false) if !scope.again(&mut discarded)? => break mbps,
-                        _ => {}
+                    let (mbps, verdict) = send(scope, contender, upload)?;
+                    if scope.counts(&verdict, &mut discarded)? {
+                        break mbps;
                     }
                 };
                 eprintln!("   {:<26} {mbps:6.1} Mbit/s, {}", contender.title(), upload.case);
@@ -136,7 +136,7 @@ fn goodputs(scope: &Scope<'_>) -> Result<Results> {
 
 /// Sends once; returns the goodput in Mbit/s from the first connect to the last byte, and whether the emulator was in
 /// time.
-fn send(scope: &Scope<'_>, contender: Contender, upload: Upload) -> Result<(f64, bool)> {
+fn send(scope: &Scope<'_>, contender: Contender, upload: Upload) -> Result<(f64, Verdict)> {
     let link = |loss| {
         LinkSpec::symmetric(Direction {
             delay: Duration::from_millis(20),
@@ -168,5 +168,5 @@ fn send(scope: &Scope<'_>, contender: Contender, upload: Upload) -> Result<(f64,
     let times = outcome.connections.iter().map(time).collect::<Result<Vec<_>>>()?;
     let longest = times.into_iter().max().unwrap_or(0).max(1);
     let bits = (upload.bytes * 8 * upload.parallel as u64) as f64;
-    Ok((bits / longest as f64, net.verdict().counts()))
+    Ok((bits / longest as f64, net.verdict()))
 }
