@@ -43,7 +43,7 @@ LONGSPLICE_RESTARTS=${RESTARTS:-20} LONGSPLICE_REPLACEMENTS=${REPLACEMENTS:-5} L
 # 200 flows forward and 200 back.
 soak "of an upgrade and a downgrade" 1 --package longsplice-tests --test splice -- layouts:: --nocapture --test-threads 1
 # About ten minutes of them.
-LONGSPLICE_REPETITIONS=${REPETITIONS:-30000000} soak "of ${REPETITIONS:-30000000} repetitions of a held segment" 1 \
+LONGSPLICE_REPETITIONS=${REPETITIONS:-10000000} soak "of ${REPETITIONS:-10000000} repetitions of a held segment" 1 \
     --package longsplice-tests --test splice -- withheld::a_held --nocapture --test-threads 1
 # In each state, at both depths.
 for family in 4 6; do
