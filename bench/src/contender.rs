@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use longsplice::admin::Status;
 use longsplice_lab::topology::Nodes;
 
-use crate::daemon::{Daemon, Instance, Policy};
+use crate::daemon::{DETACH, Daemon, Instance, Policy};
 use crate::diversion::Diversion;
 use crate::filter::{self, Filter};
 use crate::holder::Held;
@@ -31,8 +31,6 @@ pub(crate) const KEEP: &[&str] = &[
     "keep",
 ];
 
-/// Longest time until 8,000 open connections are detached.
-const DETACH: Duration = Duration::from_secs(60);
 /// Longest time until quiet ones are detached: an acknowledgement is delayed by 40 ms.
 const QUIET: Duration = Duration::from_millis(500);
 

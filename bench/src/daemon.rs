@@ -17,9 +17,12 @@ use rustix::process::Signal;
 use serde::de::DeserializeOwned;
 
 use crate::supervise::{self, Room};
+use crate::wait;
 
 /// Longest time until the daemon has loaded its programs, on a busy machine.
 const START: Duration = Duration::from_secs(30);
+/// Longest time until its open connections are detached.
+pub(crate) const DETACH: Duration = Duration::from_secs(60);
 /// Longest time until it has ended, its grace included.
 const STOP: Duration = Duration::from_secs(15);
 
@@ -231,6 +234,14 @@ impl Daemon {
     /// Returns its status.
     pub(crate) fn status(&self) -> Result<Status> {
         self.ask("GET", "/status")
+    }
+
+    /// Waits until it has detached so many connections.
+    pub(crate) fn detached(&self, connections: usize) -> Result<()> {
+        wait::until("connections to be detached", DETACH, || {
+            let detached = self.status()?.counters.detached_total as usize;
+            Ok((detached >= connections).then_some(()))
+        })
     }
 
     /// Returns its connections.

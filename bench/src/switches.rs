@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 use longsplice_lab::topology::Nodes;
@@ -12,10 +11,6 @@ use crate::cores::{self, Pinned};
 use crate::daemon::{Daemon, Instance};
 use crate::peers::{self, Bytes, Peer};
 use crate::supervise::Room;
-use crate::wait;
-
-/// Longest time until open connections are detached.
-const DETACH: Duration = Duration::from_secs(60);
 
 /// Switch, or its substitute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -98,10 +93,7 @@ impl Standing {
     /// Waits until so many connections have been detached, if it is Longsplice.
     pub(crate) fn detached(&self, connections: usize) -> Result<()> {
         let Some(daemon) = &self.daemon else { return Ok(()) };
-        wait::until("connections to be detached", DETACH, || {
-            let detached = daemon.status()?.counters.detached_total as usize;
-            Ok((detached >= connections).then_some(()))
-        })
+        daemon.detached(connections)
     }
 }
 

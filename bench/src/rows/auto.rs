@@ -4,12 +4,12 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use longsplice_lab::traffic::{Exchanges, Pause, Transfer};
 use longsplice_lab::{ConnectionSpec, Direction, Emulated, LinkSpec, Queue, Traffic, TrafficSpec};
 
 use super::middle::{Middle, all_ok};
-use super::{MOST_DISCARDED, Scope};
+use super::{Scope, discard};
 use crate::daemon::Policy;
 use crate::report::{Comparison, Finding, Results, Series, Target};
 use crate::row::Row;
@@ -96,8 +96,7 @@ pub(super) fn run(scope: &Scope<'_>) -> Result<Results> {
                                     spliced,
                                 };
                             }
-                            None if discarded < MOST_DISCARDED => discarded += 1,
-                            None => bail!("the emulator is late too often: the machine is busy"),
+                            None => discard(&net.verdict(), &mut discarded)?,
                         }
                     };
                     let policy = if auto { "auto" } else { "never" };

@@ -32,7 +32,7 @@ mod wan;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use clap::{Parser, Subcommand};
 use longsplice_lab::Verdict;
 
@@ -96,6 +96,20 @@ fn known_row(text: &str) -> Result<Row, String> {
     }
 }
 
+/// Says why a measurement does not count, and adds it to those `discarded`.
+///
+/// # Errors
+/// Fails where there are too many of them.
+fn discard(verdict: &Verdict, discarded: &mut usize) -> Result<()> {
+    eprintln!("   {verdict}");
+    *discarded += 1;
+    ensure!(
+        *discarded <= MOST_DISCARDED,
+        "the emulator is late too often: the machine is busy"
+    );
+    Ok(())
+}
+
 /// Common input of every experiment.
 #[derive(Debug, Clone, Copy)]
 struct Scope<'a> {
@@ -126,16 +140,12 @@ impl Scope<'_> {
         if verdict.counts() {
             return Ok(true);
         }
-        eprintln!("   {verdict}");
         if self.quick {
-            eprintln!("   only a shortened run may count that");
+            eprintln!("   {verdict}\n   only a shortened run may count that");
             return Ok(true);
         }
-        *discarded += 1;
-        match *discarded > MOST_DISCARDED {
-            true => bail!("the emulator is late too often: the machine is busy"),
-            false => Ok(false),
-        }
+        discard(verdict, discarded)?;
+        Ok(false)
     }
 
     /// Returns the results; or, for a failed part of an experiment, a failed finding beside the others.

@@ -6,12 +6,12 @@ mod judge;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use longsplice_lab::traffic::Transfer;
 use longsplice_lab::{ConnectionSpec, Direction, Emulated, LinkSpec, Outcome, Queue, Traffic, TrafficSpec};
 
-use super::Scope;
 use super::middle::{Middle, all_ok};
+use super::{Scope, discard};
 use crate::daemon::Policy;
 use crate::report::Results;
 
@@ -23,8 +23,6 @@ const SPLICE: &str = "after=16MiB";
 const BYTES: u64 = 44 << 20;
 /// Number of bytes before which silences are those of a slow start.
 const STARTED: u64 = 6 << 20;
-/// Largest number of repetitions of inconclusive transfers in a run.
-const MOST_DISCARDED: usize = 12;
 
 /// Pair of links.
 #[derive(Debug, Clone, Copy)]
@@ -133,8 +131,7 @@ fn measure(scope: &Scope<'_>, path: &Path, rounds: usize, all: &mut Runs) -> Res
                 let run = loop {
                     match transfer(&net, &middle, at, (path.name, way, kind))? {
                         Some(run) => break run,
-                        None if all.discarded < MOST_DISCARDED => all.discarded += 1,
-                        None => bail!("the emulator is late too often: the machine is busy"),
+                        None => discard(&net.verdict(), &mut all.discarded)?,
                     }
                 };
                 eprintln!(
@@ -185,10 +182,6 @@ fn transfer(
     let report = net.report();
     all_ok(&outcome)?;
     if !net.verdict().counts() {
-        eprintln!(
-            "   discarded: the emulator was {:.1} ms late (99th percentile)",
-            report.lateness.p99_ns() as f64 / 1e6
-        );
         return Ok(None);
     }
     let again = net.forwarder.snmp()?.get("Tcp.RetransSegs") - before;

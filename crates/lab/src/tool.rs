@@ -45,6 +45,13 @@ pub(crate) fn ip_batch(options: &[&str], lines: &[String]) -> Result<(), Error> 
     succeeded("ip", &args, &output)
 }
 
+/// Switches off offloads of a device.
+pub(crate) fn switch_off(namespace: &str, device: &str, offloads: &[&str]) -> Result<(), Error> {
+    let mut args = vec!["netns", "exec", namespace, "ethtool", "-K", device];
+    args.extend(offloads.iter().flat_map(|offload| [*offload, "off"]));
+    run("ip", &args)
+}
+
 /// Returns the failure that a program reports.
 fn succeeded(prog: &str, args: &[&str], output: &Output) -> Result<(), Error> {
     if output.status.success() {

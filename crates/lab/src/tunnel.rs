@@ -8,7 +8,8 @@ use std::thread::{self, JoinHandle};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use tun_rs::{DeviceBuilder, Layer, SyncDevice};
 
-use crate::{Error, Family, Namespace, tool};
+use crate::topology::set_up;
+use crate::{Error, Namespace, tool};
 
 /// Room for the longest super-packet and the header in which the kernel describes it (`IFF_VNET_HDR`).
 const ROOM: usize = 66_000;
@@ -50,12 +51,7 @@ impl Tunnel {
             addr,
         } in ends
         {
-            let length = Family::of(addr).network();
-            let lines = [
-                format!("addr add {addr}{length} dev {device}"),
-                format!("link set {device} up"),
-            ];
-            tool::ip_batch(&["-n", namespace.name()], &lines)?;
+            tool::ip_batch(&["-n", namespace.name()], &set_up(device, [addr]))?;
         }
         let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|errno| Error::io("make an eventfd")(errno.into()))?;

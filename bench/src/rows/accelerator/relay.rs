@@ -134,8 +134,8 @@ fn goodputs(scope: &Scope<'_>) -> Result<Results> {
     )))
 }
 
-/// Sends once; returns the goodput in Mbit/s from the first connect to the last byte, and whether the emulator was in
-/// time.
+/// Sends once; returns the goodput in Mbit/s from the first connect to the last byte, and the verdict on its
+/// links.
 fn send(scope: &Scope<'_>, contender: Contender, upload: Upload) -> Result<(f64, Verdict)> {
     let link = |loss| {
         LinkSpec::symmetric(Direction {

@@ -28,20 +28,6 @@ pub(super) fn open(namespace: &Namespace, device: &str, mtu: u16) -> Result<(Syn
             Ok((tap, mac))
         })?
         .map_err(Error::io(format!("make the TAP {device}")))?;
-    let line = [
-        "netns",
-        "exec",
-        namespace.name(),
-        "ethtool",
-        "-K",
-        device,
-        "gro",
-        "off",
-        "gso",
-        "off",
-        "tso",
-        "off",
-    ];
-    tool::run("ip", &line)?;
+    tool::switch_off(namespace.name(), device, &["gro", "gso", "tso"])?;
     Ok(opened)
 }

@@ -147,13 +147,8 @@ pub(super) fn emulate(mut cables: Vec<Cable<'_>>) -> Result<Emulator, Error> {
 
 /// Makes the veth pairs, and sets up all devices.
 fn make(cables: &[Cable<'_>]) -> Result<(), Error> {
-    for cable in cables {
-        if let Leg::Netem(link) = &cable.leg {
-            link.check()?;
-        }
-    }
-    let pairs: Vec<String> = cables.iter().filter_map(Cable::pair).collect();
-    tool::ip_batch(&[], &pairs)?;
+    let pairs = cables.iter().filter_map(|cable| cable.pair().transpose());
+    tool::ip_batch(&[], &pairs.collect::<Result<Vec<_>, _>>()?)?;
     let mut lines: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for cable in cables {
         let (near, far) = (cable.client_side, cable.server_side);
@@ -168,7 +163,9 @@ fn make(cables: &[Cable<'_>]) -> Result<(), Error> {
         }
         for (here, there) in [(near, far), (far, near)] {
             let lines = lines.entry(here.namespace.name()).or_default();
-            lines.extend(set_up(here));
+            let families = here.families().iter();
+            let addresses = families.map(|family| family.addr(here.addr));
+            lines.extend(set_up(here.device, addresses));
             if matches!(cable.leg, Leg::Link(_) | Leg::Netem(_)) {
                 lines.extend(introduce(here, there)?);
             }
@@ -181,20 +178,23 @@ fn make(cables: &[Cable<'_>]) -> Result<(), Error> {
 
 impl<'a> Cable<'a> {
     /// Returns the line for `ip` that makes its veth pair, if it has one.
-    fn pair(&self) -> Option<String> {
+    fn pair(&self) -> Result<Option<String>, Error> {
         let mtu = match &self.leg {
             Leg::Veth { mtu, .. } => *mtu,
-            Leg::Netem(link) => link.mtu,
-            Leg::Link(_) => return None,
+            Leg::Netem(link) => {
+                link.check()?;
+                link.mtu
+            }
+            Leg::Link(_) => return Ok(None),
         };
         let (near, far) = (self.client_side, self.server_side);
-        Some(format!(
+        Ok(Some(format!(
             "link add {} netns {} mtu {mtu} type veth peer name {} mtu {mtu} netns {}",
             near.device,
             near.namespace.name(),
             far.device,
             far.namespace.name()
-        ))
+        )))
     }
 
     fn span(&self) -> Option<Span<'a>> {
@@ -210,20 +210,16 @@ impl<'a> Cable<'a> {
 
 fn without_offloads(near: End<'_>, far: End<'_>) -> Result<(), Error> {
     for end in [near, far] {
-        let set = ["tso", "off", "gso", "off", "gro", "off", "tx", "off"];
-        let ethtool = ["netns", "exec", end.namespace.name(), "ethtool", "-K", end.device];
-        tool::run("ip", &[&ethtool[..], &set[..]].concat())?;
+        tool::switch_off(end.namespace.name(), end.device, &["tso", "gso", "gro", "tx"])?;
     }
     Ok(())
 }
 
 /// Returns the lines for `ip` that give a device its addresses, and start it.
-fn set_up(end: End<'_>) -> Vec<String> {
-    let addresses = end.families().iter().map(|family| {
-        let (addr, network) = (family.addr(end.addr), family.network());
-        format!("addr add {addr}{network} dev {}", end.device)
-    });
-    addresses.chain([format!("link set {} up", end.device)]).collect()
+pub(crate) fn set_up(device: &str, addresses: impl IntoIterator<Item = IpAddr>) -> Vec<String> {
+    let add = |addr| format!("addr add {addr}{} dev {device}", Family::of(addr).network());
+    let lines = addresses.into_iter().map(add);
+    lines.chain([format!("link set {device} up")]).collect()
 }
 
 /// Returns the lines for `ip` that add permanent neighbor entries at one end, with the hardware address of the other.

@@ -35,6 +35,7 @@ mod settings;
 pub use family::Family;
 pub use graph::{Graph, GraphLink, GraphSpec};
 pub use leg::Leg;
+pub(crate) use leg::set_up;
 pub use line::{Emulated, Line, LineOptions, Nodes};
 pub use multi_server::{MultiServer, MultiServerOptions, Server};
 
