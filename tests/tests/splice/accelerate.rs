@@ -357,9 +357,18 @@ fn the_queue_in_front_of_a_slow_leg_is_bounded() {
         &["--min-rtt", "1ms", "--min-gain", "1.01"],
     );
     let mut pair = node.connect();
+    let port = pair.client_port();
+    // What was taken over by command stays so. The policy releases a connection whose buffers on this host are the limit,
+    // as they are where processors are busy.
+    let flow = node
+        .daemon
+        .wait_flow("the connection", |f| f.client.peer.port() == port);
+    node.daemon.splice(flow.id).unwrap();
+    node.daemon.wait_state(port, &["detached"]);
+    node.daemon.unsplice(flow.id).unwrap();
+    node.daemon.wait_state(port, &["relay"]);
     let mut most = 0;
     thread::scope(|scope| {
-        let port = pair.client_port();
         let busy = scope.spawn(|| {
             pair.exchange_unevenly(16 << 20, 0);
             pair.close();
