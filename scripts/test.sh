@@ -54,6 +54,16 @@ tests() {
     } | tee --append "$log"
 }
 
+# reason TEST LOG: prints where a test panicked first, and the first lines of what it said then.
+reason() {
+    awk -v head="---- $1 stdout ----" '
+        /^---- .* stdout ----$/ { inside = $0 == head; next }
+        inside && !left && sub(/^thread .* panicked at /, "") { left = 8 }
+        left && /^(note: |$)/ { exit }
+        left { print "\n    " substr($0, 1, 300); if (--left == 0) exit }
+    ' ORS= "$2"
+}
+
 # add_up LANE [FAMILY]: adds up the summaries in a lane's log, which end with `status`.
 add_up() {
     local log=$work/$1.log family=${2:+over IPv$2: } p f
@@ -68,7 +78,9 @@ add_up() {
     failed=$((failed + f))
     warnings "$log" >>"$work/warnings"
     sed -nE "s/^test (.*) \.\.\. [a-zA-Z]+ <([0-9.]+)s>\$/\2 s  $family\1/p" "$log" >>"$work/times"
-    while read -r name; do failures+=("$family$name"); done < <(sed -nE 's/^test (.*) \.\.\. FAILED( <.*>)?$/\1/p' "$log")
+    while read -r name; do
+        failures+=("$family$name$(reason "$name" "$log")")
+    done < <(sed -nE 's/^test (.*) \.\.\. FAILED( <.*>)?$/\1/p' "$log")
     while read -r name; do not_run+=("$family$name"); done < <(sed -n 's/^test \(.*\) \.\.\. ignored\(.*\)$/\1: ignored\2/p' "$log")
 }
 

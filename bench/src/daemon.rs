@@ -8,8 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use longsplice::admin::client::Client;
-use longsplice::admin::{Places, Status};
+use longsplice::admin::{Places, Status, client};
 use longsplice_engine::{FlowId, FlowInfo};
 use longsplice_lab::topology::{F0, F1};
 use longsplice_lab::{Namespace, NsCommand, Process};
@@ -264,8 +263,7 @@ impl Daemon {
 
     fn request(&self, method: &str, path: &str) -> Result<String> {
         let instance = self.instance.name().parse()?;
-        let client = Client::connect(&Places::of_this_user(), &instance, None);
-        let answer = client.and_then(|client| client.request(method, path));
+        let answer = client::request(&Places::of_this_user(), &instance, None, method, path, "");
         answer.with_context(|| format!("{method} {path}:\n{}", self.instance.last_words()))
     }
 

@@ -14,7 +14,7 @@ use longsplice_lab::{Namespace, Process};
 use rustix::process::Signal;
 use tempfile::TempDir;
 
-use crate::{Config, SOON, binary, eventually, patient};
+use crate::{Config, SOON, Status, binary, eventually, patient};
 
 /// Number of lines of the log that a failed test shows.
 const LOG_LINES: usize = 60;
@@ -153,7 +153,8 @@ impl Daemon {
         eventually("the successor to serve", SOON, || {
             let running = self.process().is_running();
             assert!(running, "the successor ended at once:\n{}", self.log());
-            let pid = self.get("/status").map(|_| self.status().pid)?;
+            // The old process may end with a request that it has accepted.
+            let pid = self.answer::<Status>("/status")?.pid;
             assert!(
                 pid == before || pid == self.pid(),
                 "another process serves: {pid}"

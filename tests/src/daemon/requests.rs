@@ -60,8 +60,13 @@ impl Daemon {
     }
 
     fn ask<T: DeserializeOwned>(&self, path: &str) -> T {
-        let body = self.get(path).expect("the daemon answers");
-        serde_json::from_str(&body).unwrap_or_else(|e| panic!("{path}: {e}: {body}"))
+        self.answer(path).expect("the daemon answers")
+    }
+
+    /// Returns what its admin socket answers to a GET; `None` without an answer, as of a daemon that ends.
+    pub(super) fn answer<T: DeserializeOwned>(&self, path: &str) -> Option<T> {
+        let body = self.get(path)?;
+        Some(serde_json::from_str(&body).unwrap_or_else(|e| panic!("{path}: {e}: {body}")))
     }
 
     /// Returns `status --json`, read from the admin socket: the same text, without a process for each query.

@@ -6,7 +6,7 @@ use std::{
     net::{SocketAddr, TcpListener},
     sync::atomic::{AtomicBool, Ordering},
     thread,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use longsplice_lab::{Family, Line, LineOptions};
@@ -48,6 +48,8 @@ const BUSY: [Kind; 4] = [Kind::Detached, Kind::Dormant, Kind::SixToFour, Kind::F
 const SOME: u64 = 10_000;
 /// Bytes of the client that pass before a trap of bytes.
 const BUDGET: u64 = 100_000;
+/// Rest of a busy flow between two exchanges: without it, they take all processors from this test and others.
+const REST: Duration = Duration::from_millis(5);
 /// Limit of the server's bytes, in bytes per second, and those that may pass at once.
 const RATE: u64 = 400_000;
 const BURST: u64 = 1_000_000;
@@ -298,6 +300,7 @@ fn flows_outlive_kills_between_two_layouts() {
             scope.spawn(|| {
                 while !over.load(Ordering::Relaxed) {
                     flow.pair.exchange(100_000);
+                    thread::sleep(REST);
                 }
             });
         }

@@ -46,7 +46,6 @@ impl Splicer {
     /// bypass the sockets then. That is one attempt, which takes some round trips, a second or 20 of them at most. If
     /// other pairs, or unacknowledged bytes from before the pair came back, are in its way for the moment, it is retried
     /// for a second.
-    /// before the pair came back, are in its way for the moment, it is made again for a second.
     ///
     /// # Errors
     /// [`RequestError::NoSuchFlow`], [`RequestError::AlreadySpliced`], [`RequestError::StaysRelayed`],

@@ -32,12 +32,26 @@ pub enum ClientError {
     /// The daemon refused the request.
     #[error("{0}")]
     Refused(String),
+    /// The daemon ended, or was replaced, before its answer was complete.
+    #[error(
+        "the daemon ended before it answered; `longsplice status` says whether another one has taken its place"
+    )]
+    Ended,
     /// The connection failed.
     #[error("the daemon did not answer: {0}")]
-    Io(#[from] io::Error),
+    Io(io::Error),
     /// This version does not understand the answer.
     #[error("the daemon answered what this version ({version}) does not understand: {0}", version = env!("CARGO_PKG_VERSION"))]
     Strange(String),
+}
+
+impl From<io::Error> for ClientError {
+    fn from(error: io::Error) -> ClientError {
+        match error.kind() {
+            io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => ClientError::Ended,
+            _ => ClientError::Io(error),
+        }
+    }
 }
 
 fn list(paths: &[PathBuf]) -> String {
@@ -49,66 +63,92 @@ fn list(paths: &[PathBuf]) -> String {
     }
 }
 
-/// A connection to the daemon of an instance, for one request.
-#[derive(Debug)]
-pub struct Client {
-    stream: UnixStream,
+/// Sends a request with a body of JSON to the daemon of an instance, and returns the body of the answer. `admin` is the path
+/// of its socket, instead of the usual ones. A daemon that is replaced may end before it answers: a request that changes
+/// nothing (`GET`) is sent to its successor then.
+///
+/// # Errors
+/// [`ClientError`].
+pub fn request(
+    places: &Places,
+    instance: &InstanceName,
+    admin: Option<&Path>,
+    method: &str,
+    path: &str,
+    body: &str,
+) -> Result<String, ClientError> {
+    let ask = || exchange(connect(places, instance, admin)?, method, path, body);
+    match ask() {
+        Err(ClientError::Ended) if method == "GET" => ask(),
+        answered => answered,
+    }
 }
 
-impl Client {
-    /// Connects to the daemon: at `admin` if given, else at the usual paths.
-    pub fn connect(
-        places: &Places,
-        instance: &InstanceName,
-        admin: Option<&Path>,
-    ) -> Result<Client, ClientError> {
-        let looked = admin.map_or_else(|| places.sockets(instance), |path| vec![path.to_owned()]);
-        let mut denied = None;
-        for path in &looked {
-            match UnixStream::connect(path) {
-                Ok(stream) => {
-                    stream.set_read_timeout(Some(TIMEOUT))?;
-                    stream.set_write_timeout(Some(TIMEOUT))?;
-                    return Ok(Client { stream });
-                }
-                Err(e) if e.kind() == io::ErrorKind::PermissionDenied => denied = Some(path.clone()),
-                Err(_) => {}
+/// Connects to the daemon: at `admin` if given, else at the usual paths.
+fn connect(
+    places: &Places,
+    instance: &InstanceName,
+    admin: Option<&Path>,
+) -> Result<UnixStream, ClientError> {
+    let looked = admin.map_or_else(|| places.sockets(instance), |path| vec![path.to_owned()]);
+    let mut denied = None;
+    for path in &looked {
+        match UnixStream::connect(path) {
+            Ok(stream) => {
+                stream.set_read_timeout(Some(TIMEOUT))?;
+                stream.set_write_timeout(Some(TIMEOUT))?;
+                return Ok(stream);
             }
-        }
-        match denied {
-            Some(path) => Err(ClientError::Denied(path)),
-            None => Err(ClientError::NotRunning {
-                instance: instance.clone(),
-                looked,
-            }),
+            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => denied = Some(path.clone()),
+            Err(_) => {}
         }
     }
+    match denied {
+        Some(path) => Err(ClientError::Denied(path)),
+        None => Err(ClientError::NotRunning {
+            instance: instance.clone(),
+            looked,
+        }),
+    }
+}
 
-    /// Sends a request, and returns the body of the answer.
-    pub fn request(self, method: &str, path: &str) -> Result<String, ClientError> {
-        self.request_with(method, path, "")
+/// Sends a request over a connection of its own, and returns the body of the answer.
+fn exchange(mut stream: UnixStream, method: &str, path: &str, body: &str) -> Result<String, ClientError> {
+    // Use HTTP/1.0: the answer has no chunks, and ends with the connection.
+    write!(
+        stream,
+        "{method} {path} HTTP/1.0\r\nHost: longsplice\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    )?;
+    let mut answer = Vec::new();
+    stream.take(LONGEST_ANSWER).read_to_end(&mut answer)?;
+    if !is_complete(&answer) {
+        return Err(ClientError::Ended);
     }
+    let (status, body) =
+        parse_answer(&answer).ok_or_else(|| ClientError::Strange("no HTTP answer".to_owned()))?;
+    if (200..300).contains(&status) {
+        return Ok(body.to_owned());
+    }
+    match serde_json::from_str::<ErrorBody>(body) {
+        Ok(e) => Err(ClientError::Refused(e.error)),
+        Err(_) => Err(ClientError::Strange(format!("status {status}"))),
+    }
+}
 
-    /// Sends a request with a body of JSON, and returns the body of the answer.
-    pub fn request_with(mut self, method: &str, path: &str, body: &str) -> Result<String, ClientError> {
-        // Use HTTP/1.0: the answer has no chunks, and ends with the connection.
-        write!(
-            self.stream,
-            "{method} {path} HTTP/1.0\r\nHost: longsplice\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
-            body.len()
-        )?;
-        let mut answer = Vec::new();
-        self.stream.take(LONGEST_ANSWER).read_to_end(&mut answer)?;
-        let (status, body) =
-            parse_answer(&answer).ok_or_else(|| ClientError::Strange("no HTTP answer".to_owned()))?;
-        if (200..300).contains(&status) {
-            return Ok(body.to_owned());
-        }
-        match serde_json::from_str::<ErrorBody>(body) {
-            Ok(e) => Err(ClientError::Refused(e.error)),
-            Err(_) => Err(ClientError::Strange(format!("status {status}"))),
-        }
-    }
+/// Returns whether an answer has its head, and as many bytes of body as that says.
+fn is_complete(answer: &[u8]) -> bool {
+    let Some(head) = answer.windows(4).position(|window| window == b"\r\n\r\n") else {
+        return false;
+    };
+    let length = |line: &str| {
+        let (name, value) = line.split_once(':')?;
+        let is_length = name.eq_ignore_ascii_case("content-length");
+        is_length.then(|| value.trim().parse::<usize>().ok())?
+    };
+    let lines = String::from_utf8_lossy(&answer[..head]);
+    let length = lines.lines().find_map(length).unwrap_or(0);
+    answer.len() - (head + 4) >= length
 }
 
 /// Returns the reason that an answer which is no success gives.
@@ -133,7 +173,44 @@ fn parse_answer(answer: &[u8]) -> Option<(u16, &str)> {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        io::{BufRead, BufReader},
+        os::unix::net::UnixListener,
+        thread,
+    };
+
     use super::*;
+
+    /// Requests a resource of a daemon made by hand, which sends these answers, one in each connection.
+    fn requested(method: &str, answers: Vec<&'static str>) -> Result<String, ClientError> {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("admin.sock");
+        let listener = UnixListener::bind(&path).unwrap();
+        // It waits for a connection that is missing until the process ends.
+        thread::spawn(move || {
+            for answer in answers {
+                let (mut stream, _) = listener.accept().unwrap();
+                let mut lines = BufReader::new(&stream).lines();
+                while lines.next().unwrap().unwrap() != "" {}
+                stream.write_all(answer.as_bytes()).unwrap();
+            }
+        });
+        let instance = InstanceName::default();
+        let nowhere = Places::only(Vec::new());
+        request(&nowhere, &instance, Some(&path), method, "/status", "")
+    }
+
+    #[test]
+    fn what_a_replaced_daemon_leaves_unanswered_its_successor_is_asked() {
+        const WHOLE: &str = "HTTP/1.0 200 OK\r\ncontent-length: 5\r\n\r\n[1,2]";
+        for cut in ["", "HTTP/1.0 200 OK\r\nconte", &WHOLE[..WHOLE.len() - 1]] {
+            let answered = requested("GET", vec![cut, WHOLE]);
+            assert_eq!(answered.unwrap(), "[1,2]", "{cut:?}");
+            // It may have done what it was told.
+            let told = requested("POST", vec![cut]);
+            assert!(matches!(told, Err(ClientError::Ended)), "{told:?}");
+        }
+    }
 
     #[test]
     fn answers_are_taken_apart() {

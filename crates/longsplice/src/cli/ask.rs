@@ -16,7 +16,7 @@ use super::{
 use crate::{
     admin::{
         Listed, Places, Status,
-        client::{Client, ClientError},
+        client::{self, ClientError},
     },
     instance::InstanceName,
     show,
@@ -85,8 +85,8 @@ pub(super) fn request(
     common: &Common,
 ) -> Result<String, Failure> {
     let instance = common.instance.clone().unwrap_or_default();
-    let asked = Client::connect(&Places::of_this_user(), &instance, admin)
-        .and_then(|client| client.request_with(method, path, body));
+    let places = Places::of_this_user();
+    let asked = client::request(&places, &instance, admin, method, path, body);
     asked.map_err(|e| match e {
         ClientError::NotRunning { .. } => Failure::Runtime(format!("{e}\n{}", when_nobody_runs(&instance))),
         e => Failure::runtime(e),
