@@ -97,7 +97,12 @@ impl Dataplane {
     /// # Errors
     /// Returns [`Error::Namespace`] if the pins are not ours to take; nothing is changed then.
     pub fn open(options: &Options) -> Result<(Dataplane, Vec<Slot>), Error> {
-        libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Debug, |level, message| {
+        // Let libbpf write no lines that the log leaves out: they are thousands.
+        let least = match tracing::enabled!(tracing::Level::DEBUG) {
+            true => libbpf_rs::PrintLevel::Debug,
+            false => libbpf_rs::PrintLevel::Warn,
+        };
+        libbpf_rs::set_print(Some((least, |level, message| {
             tracing::debug!(?level, "{}", message.trim_end());
         })));
         let predecessor = find_predecessor(options)?;
