@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener};
 use longsplice_engine::Side;
 use longsplice_lab::{Family, Line, Namespace};
 
-use crate::{Config, Daemon, Pair, Policy, soon};
+use crate::{Config, Daemon, Pair, Policy, ip, ip_in, nodad, soon};
 
 const FRONT_PORT: u16 = 8080;
 const TARGET_PORT: u16 = 7000;
@@ -25,22 +25,6 @@ pub struct Beyond {
     pub net: Line,
 }
 
-/// Runs `ip` with these words; IPv4 addresses are converted to the family.
-fn ip(family: Family, node: &Namespace, line: &str) {
-    let word = |word: &str| match word.split_once('/') {
-        Some((host, _)) if family == Family::V6 => {
-            format!("{}/64", family.addr(host.parse().unwrap()))
-        }
-        None => word
-            .parse()
-            .map_or(word.to_owned(), |addr| family.addr(addr).to_string()),
-        _ => word.to_owned(),
-    };
-    let words: Vec<String> = line.split_whitespace().map(word).collect();
-    let done = node.command("ip").args(&words).output().unwrap();
-    assert!(done.status.success(), "ip {words:?}: {done:?}");
-}
-
 impl Beyond {
     /// Adds the fourth node behind `side`, and starts a daemon with this policy.
     pub fn new(net: Line, side: Side, policy: Policy<'_>) -> Beyond {
@@ -56,16 +40,15 @@ impl Beyond {
             Side::Client => (&net.client, "f0", family.addr(net.client_addr)),
             Side::Server => (&net.server, "f1", family.addr(net.server_addr)),
         };
-        let run = |node: &Namespace, line: &str| ip(family, node, line);
+        let run = |node: &Namespace, line: &str| ip_in(family, node, line);
         run(
             router,
             &format!("link add r1 type veth peer name x0 netns {}", far.name()),
         );
-        // Without duplicate detection, addresses are usable at once.
-        let nodad = if family == Family::V6 { " nodad" } else { "" };
-        run(router, &format!("addr add 198.18.9.1/24 dev r1{nodad}"));
+        let nodad = nodad(family);
+        run(router, &format!("addr add 198.18.9.1/24 dev r1 {nodad}"));
         run(router, "link set r1 up");
-        run(&far, &format!("addr add 198.18.9.2/24 dev x0{nodad}"));
+        run(&far, &format!("addr add 198.18.9.2/24 dev x0 {nodad}"));
         run(&far, "link set lo up");
         run(&far, "link set x0 up");
         run(&far, "route add default via 198.18.9.1");
@@ -126,12 +109,8 @@ impl Beyond {
 
     /// Sets the MTU of the link behind the router, at both its ends.
     pub fn narrow_the_far_link(&self, mtu: u16) {
-        ip(
-            self.net.family(),
-            self.router(),
-            &format!("link set r1 mtu {mtu}"),
-        );
-        ip(self.net.family(), &self.far, &format!("link set x0 mtu {mtu}"));
+        ip(self.router(), &format!("link set r1 mtu {mtu}"));
+        ip(&self.far, &format!("link set x0 mtu {mtu}"));
     }
 }
 
@@ -141,12 +120,8 @@ pub fn narrow_a_leg(net: &Line, side: Side, mtu: u16) {
         Side::Client => (&net.client, "c0", "f0"),
         Side::Server => (&net.server, "s0", "f1"),
     };
-    ip(
-        net.family(),
-        &net.forwarder,
-        &format!("link set {ours} mtu {mtu}"),
-    );
-    ip(net.family(), node, &format!("link set {device} mtu {mtu}"));
+    ip(&net.forwarder, &format!("link set {ours} mtu {mtu}"));
+    ip(node, &format!("link set {device} mtu {mtu}"));
 }
 
 /// Exchanges bytes on a spliced pair one of whose legs has become narrow, until a sender was told of it: programs remember a

@@ -43,7 +43,7 @@ pub use certificates::Certificate;
 pub use config::Config;
 pub use curl::curl;
 pub use daemon::{Daemon, Exit};
-pub use family::{addr, family, line};
+pub use family::{addr, family, ip, ip_in, line, nodad};
 pub use hello::client_hello;
 pub use load::Load;
 pub use local::{connect_from, expect_refused_at_once};

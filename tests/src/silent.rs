@@ -11,7 +11,7 @@ use longsplice_lab::topology::Nodes;
 use socket2::{Domain, Socket, Type};
 
 use crate::{
-    patient,
+    ip, ip_in, patient,
     raw::{self, ACK, Outlet, PSH, RST, SYN, TCP},
     rng,
 };
@@ -79,20 +79,11 @@ impl Silent {
     /// `to`.
     pub fn new(net: &Nodes, to: SocketAddr) -> Silent {
         let address = net.family().addr(HOST.parse().unwrap());
-        let link = net.client.command("ip").args(["-j", "link", "show", "dev", "c0"]);
-        let link: serde_json::Value = serde_json::from_slice(&link.output().unwrap().stdout).unwrap();
+        let link = ip(&net.client, "-j link show dev c0");
+        let link: serde_json::Value = serde_json::from_str(&link).unwrap();
         let mac = link[0]["address"].as_str().unwrap();
-        let words = [
-            "neigh",
-            "replace",
-            &address.to_string(),
-            "lladdr",
-            mac,
-            "dev",
-            "f0",
-        ];
-        let neighbour = net.forwarder.command("ip").args(words).output().unwrap();
-        assert!(neighbour.status.success(), "{neighbour:?}");
+        let neighbour = format!("neigh replace {address} lladdr {mac} dev f0");
+        ip_in(net.family(), &net.forwarder, &neighbour);
         let kind: u16 = match address {
             IpAddr::V4(_) => 0x0800,
             IpAddr::V6(_) => 0x86dd,

@@ -18,8 +18,8 @@ use longsplice_lab::{
 use socket2::{Domain, Socket, Type};
 
 use longsplice_tests::{
-    Config, Daemon, Pair, SOON, Status, assert_all_ok, capture, curl, emulated, library::target, rng, soon,
-    times, veth_line,
+    Config, Daemon, Pair, SOON, Status, addr, assert_all_ok, capture, curl, emulated, ip, library::target,
+    line, nodad, rng, soon, times, veth_line,
 };
 
 /// Node of an accelerator: its daemon, and a server behind it.
@@ -132,37 +132,22 @@ impl Behind {
 
     fn router(name: &str, net: &Nodes, (router, address): (&Namespace, IpAddr), mtu: u16) -> Behind {
         let namespace = Namespace::new(&format!("{name}-behind")).unwrap();
-        let run = |namespace: &Namespace, line: &str| {
-            let mut words = line.split(' ');
-            let done = namespace
-                .command(words.next().unwrap())
-                .args(words)
-                .output()
-                .unwrap();
-            assert!(done.status.success(), "{line}: {done:?}");
-        };
-        run(
+        ip(
             router,
-            &format!("ip link add b0 type veth peer name b1 netns {}", namespace.name()),
+            &format!("link add b0 type veth peer name b1 netns {}", namespace.name()),
         );
-        for (node, device, address) in [
-            (router, "b0", "198.18.3.1/24"),
-            (&namespace, "b1", "198.18.3.2/24"),
-        ] {
-            run(node, &format!("ip addr add {address} dev {device}"));
-            run(node, &format!("ip link set {device} up"));
+        let nodad = nodad(net.family());
+        for (node, device, host) in [(router, "b0", 1), (&namespace, "b1", 2)] {
+            ip(node, &format!("addr add 198.18.3.{host}/24 dev {device} {nodad}"));
+            ip(node, &format!("link set {device} up"));
         }
-        run(router, &format!("ip link set b0 mtu {mtu}"));
-        run(router, "sysctl -q -w net.ipv4.ip_forward=1");
-        run(&namespace, "ip route add default via 198.18.3.1");
-        run(
-            &net.forwarder,
-            &format!("ip route add 198.18.3.0/24 via {address}"),
-        );
-        let listener = namespace
-            .run(|| TcpListener::bind("198.18.3.2:7000"))
-            .unwrap()
-            .unwrap();
+        ip(router, &format!("link set b0 mtu {mtu}"));
+        router.sysctl("net/ipv4/ip_forward", "1").unwrap();
+        router.sysctl("net/ipv6/conf/all/forwarding", "1").unwrap();
+        ip(&namespace, "route add default via 198.18.3.1");
+        ip(&net.forwarder, &format!("route add 198.18.3.0/24 via {address}"));
+        let at = SocketAddr::from((addr("198.18.3.2"), 7000));
+        let listener = namespace.run(|| TcpListener::bind(at)).unwrap().unwrap();
         Behind { listener, namespace }
     }
 
@@ -177,12 +162,8 @@ impl Behind {
     }
 }
 
-/// Two nodes on one path take a connection over, each for itself; one of them is stopped while the other one carries.
-#[test]
-fn two_nodes_on_one_path_work_side_by_side() {
-    let near = Node::new(long_path("acc-two"), &[]);
-    let behind = Behind::new("acc-two", &near.net, 1500);
-    let far = &near.net.server;
+/// Starts a second node on the path to an end behind the first one's server, which is the second one's namespace.
+fn second_node(net: &Nodes) -> Daemon {
     let mut second = Daemon::new(&[
         "accelerate",
         "--inside",
@@ -192,7 +173,16 @@ fn two_nodes_on_one_path_work_side_by_side() {
         "--min-rtt",
         "1ms",
     ]);
-    second.start(far);
+    second.start(&net.server);
+    second
+}
+
+/// Two nodes on one path take a connection over, each for itself; one of them is stopped while the other one carries.
+#[test]
+fn two_nodes_on_one_path_work_side_by_side() {
+    let near = Node::new(long_path("acc-two"), &[]);
+    let behind = Behind::new("acc-two", &near.net, 1500);
+    let mut second = second_node(&near.net);
     let mut pair = behind.connect(&near.net.client);
     pair.exchange(2 << 20);
     for daemon in [&near.daemon, &second] {
@@ -201,7 +191,7 @@ fn two_nodes_on_one_path_work_side_by_side() {
     second.terminate();
     assert_eq!(second.join(), Some(0));
     pair.exchange(2 << 20);
-    second.start(far);
+    second.start(&near.net.server);
     let mut next = behind.connect(&near.net.client);
     for pair in [&mut pair, &mut next] {
         pair.exchange(1 << 20);
@@ -286,18 +276,17 @@ fn busy_connections_are_released_and_taken_over_again_and_again() {
 #[test]
 fn an_earlier_class_finds_room() {
     let net = long_path("acc-class");
-    let mut node = Node::new(net, &["--max-connections", "1", "--prefer", "198.18.1.1/32"]);
-    let second = "198.18.1.9".parse().unwrap();
-    let added = node
-        .net
-        .client
-        .command("ip")
-        .args(["addr", "add", "198.18.1.9/24", "dev", "c0"])
-        .output();
-    assert!(added.unwrap().status.success());
+    let preferred = line("198.18.1.1/32");
+    let mut node = Node::new(net, &["--max-connections", "1", "--prefer", &preferred]);
+    let nodad = nodad(node.net.family());
+    ip(
+        &node.net.client,
+        &format!("addr add 198.18.1.9/24 dev c0 {nodad}"),
+    );
+    let second = addr("198.18.1.9");
     let from = |address: IpAddr| {
         let target = node.listener.local_addr().unwrap();
-        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        let socket = Socket::new(Domain::for_address(target), Type::STREAM, None).unwrap();
         socket.bind(&SocketAddr::from((address, 0)).into()).unwrap();
         socket.connect(&target.into()).unwrap();
         Pair::accept(socket.into(), &node.listener)

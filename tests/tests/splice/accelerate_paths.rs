@@ -7,7 +7,7 @@ use std::{
 };
 
 use longsplice_lab::{Emulated, Family, Namespace};
-use longsplice_tests::{Flow, Pair, SOON, Status, emulated, rng, soon};
+use longsplice_tests::{Flow, Pair, SOON, Status, emulated, ip, nodad, rng, soon};
 
 use crate::accelerate::{Node, long_path, passed_through, router, totals};
 
@@ -70,35 +70,34 @@ fn connections_over_a_short_path_pass_by() {
 
 /// Lays a second way between client and server, which passes the node by, and lets one of them send over it.
 fn bypass(net: &longsplice_lab::topology::Nodes, from: &Namespace, to: SocketAddr) {
-    let run = |namespace: &Namespace, line: String| {
-        let mut words = line.split(' ');
-        let done = namespace.command(words.next().unwrap()).args(words).output();
-        let done = done.unwrap();
-        assert!(done.status.success(), "{line}: {done:?}");
-    };
     let (client, server) = (&net.client, &net.server);
-    run(
+    ip(
         client,
-        format!(
-            "ip link add direct type veth peer name direct netns {}",
+        &format!(
+            "link add direct type veth peer name direct netns {}",
             server.name()
         ),
     );
-    for (namespace, address) in [(client, "198.18.9.1/24"), (server, "198.18.9.2/24")] {
-        run(namespace, format!("ip addr add {address} dev direct"));
-        run(namespace, "ip link set direct up".to_owned());
+    let nodad = nodad(net.family());
+    for (namespace, host) in [(client, 1), (server, 2)] {
+        ip(
+            namespace,
+            &format!("addr add 198.18.9.{host}/24 dev direct {nodad}"),
+        );
+        ip(namespace, "link set direct up");
         for device in ["all", "direct", "c0", "s0"] {
             // A namespace has only its own devices.
             let _ = namespace.sysctl(&format!("net.ipv4.conf.{device}.rp_filter"), "0");
         }
     }
     let (via, own) = match from.name() == client.name() {
-        true => ("198.18.9.2", net.client_addr),
-        false => ("198.18.9.1", net.server_addr),
+        true => (2, net.client_addr),
+        false => (1, net.server_addr),
     };
-    run(
+    let to = to.ip();
+    ip(
         from,
-        format!("ip route replace {}/32 via {via} src {own}", to.ip()),
+        &format!("route replace {to}/32 via 198.18.9.{via} src {own}"),
     );
 }
 
@@ -186,7 +185,7 @@ fn sockets_know_their_round_trip_time_from_the_handshake() {
 #[test]
 fn the_first_segment_that_is_lost_is_repeated_soon() {
     let node = Node::new(long_path("acc-first"), &[]);
-    let drop_first = "table ip lose {
+    let drop_first = "table inet lose {
         set seen { type inet_service; flags dynamic; }
         chain in { type filter hook input priority 0
             tcp dport 7000 tcp flags & psh == psh tcp sport != @seen add @seen { tcp sport } drop

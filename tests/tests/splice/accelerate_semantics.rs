@@ -159,7 +159,8 @@ fn keep_alives_are_answered() {
 
 /// Returns the number of packets that a router would have had to fragment, and must not.
 fn refused(router: &Namespace) -> i64 {
-    router.snmp().unwrap().get("Ip.FragFails")
+    let counters = router.snmp().unwrap();
+    counters.get("Ip.FragFails") + counters.get("Ip6.FragFails")
 }
 
 /// A router behind the node tells who sends that packets are too long: the client, or the node. A node that knows the path

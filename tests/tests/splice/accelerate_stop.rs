@@ -2,7 +2,7 @@
 
 use std::{thread, time::Duration};
 
-use longsplice_tests::SOON;
+use longsplice_tests::{SOON, ip};
 
 use crate::accelerate::{Node, long_path, router, totals};
 
@@ -46,8 +46,7 @@ fn a_killed_daemon_leaves_released_connections_and_no_routing() {
     node.wait_status("a connection", |s| totals(s).0 == 1);
     node.daemon.terminate();
     assert_eq!(node.daemon.join(), Some(0));
-    let rules = node.net.forwarder.command("ip").arg("rule").output().unwrap();
-    let rules = String::from_utf8_lossy(&rules.stdout).into_owned();
+    let rules = ip(&node.net.forwarder, "rule");
     assert!(!rules.contains("4c0"), "{rules}");
 }
 

@@ -9,7 +9,7 @@ use std::{
 
 use longsplice_lab::{Line, LineOptions, Namespace, not_run};
 use longsplice_repair::tcp_info;
-use longsplice_tests::{Bed, Pair, Policy, SOON, accept, eventually, line, patient, soon, veth_line};
+use longsplice_tests::{Bed, Pair, Policy, SOON, accept, eventually, ip, patient, soon, veth_line};
 use socket2::{Domain, Protocol, Socket, Type};
 
 const BYTES: u64 = 1 << 20;
@@ -86,10 +86,7 @@ fn ecn_that_a_server_refuses_is_not_offered_again() {
 #[test]
 fn segments_that_a_server_does_not_take_are_not_asked_for_again() {
     let bed = bed("alike-mss", |net| {
-        let route = line("route replace 198.18.2.2/32 dev s0 advmss 536");
-        let words = route.split_whitespace();
-        let done = net.server.command("ip").args(words).output().unwrap();
-        assert!(done.status.success(), "{done:?}");
+        ip(&net.server, "route replace 198.18.2.2/32 dev s0 advmss 536");
     });
     refused_once(&bed, "mss");
 }
@@ -98,10 +95,7 @@ fn segments_that_a_server_does_not_take_are_not_asked_for_again() {
 #[test]
 fn a_client_that_takes_only_short_segments_is_spliced_at_once() {
     let bed = bed("alike-mss-c", |net| {
-        let route = line("route replace 198.18.1.2/32 dev c0 advmss 1000");
-        let words = route.split_whitespace();
-        let done = net.client.command("ip").args(words).output().unwrap();
-        assert!(done.status.success(), "{done:?}");
+        ip(&net.client, "route replace 198.18.1.2/32 dev c0 advmss 1000");
     });
     for _ in 0..2 {
         let mut pair = bed.connect();

@@ -8,7 +8,7 @@ use std::{
 
 use longsplice_engine::Side;
 use longsplice_lab::{Family, Line, LineOptions, Namespace, Tunnel, TunnelEnd};
-use longsplice_tests::{Bed, Pair, Policy, beyond::exchange_until_told, veth_line};
+use longsplice_tests::{Bed, Pair, Policy, beyond::exchange_until_told, ip, veth_line};
 
 const BYTES: u64 = 2 << 20;
 /// Bytes enough for many segments of a narrow link.
@@ -93,12 +93,7 @@ impl Tunnelled {
 
 /// Returns the number of packets that a device has sent.
 fn sent_by(node: &Namespace, device: &str) -> u64 {
-    let show = node
-        .command("ip")
-        .args(["-s", "-o", "link", "show", "dev", device])
-        .output()
-        .unwrap();
-    let text = String::from_utf8(show.stdout).unwrap();
+    let text = ip(node, &format!("-s -o link show dev {device}"));
     let after = text.split("TX:").nth(1).unwrap_or_else(|| panic!("{text}"));
     let numbers: Vec<u64> = after.split_whitespace().filter_map(|w| w.parse().ok()).collect();
     numbers[1]
@@ -176,9 +171,7 @@ fn a_leg_becomes_narrow() {
                 (false, Side::Server) => "f1",
             };
             let forwarder = &tunnelled.bed.net.forwarder;
-            let line = ["link", "set", device, "mtu", "1300"];
-            let done = forwarder.command("ip").args(line).output().unwrap();
-            assert!(done.status.success(), "{done:?}");
+            ip(forwarder, &format!("link set {device} mtu 1300"));
             exchange_until_told(&tunnelled.bed.daemon, &mut pair, SOME);
             pair.close();
         }

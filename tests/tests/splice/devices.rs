@@ -2,25 +2,14 @@
 
 use std::net::{SocketAddr, TcpListener};
 
-use longsplice_lab::{Line, LineOptions, Namespace};
-use longsplice_tests::{Bed, Config, Daemon, Pair, Policy, veth_line};
+use longsplice_lab::{Family, Line, LineOptions, Namespace};
+use longsplice_tests::{Bed, Config, Daemon, Pair, Policy, family, ip, nodad, veth_line};
 
 const BYTES: u64 = 1 << 20;
 const BOTH: [(Policy<'static>, &str); 2] = [
     (Policy::ON_DEMAND, "detached"),
     (Policy::ON_DEMAND_DORMANT, "dormant"),
 ];
-
-/// Runs `ip` with these words; IPv4 addresses are converted to the family of the tests.
-fn ip(namespace: &Namespace, words: &str) {
-    let line = longsplice_tests::line(words);
-    let done = namespace
-        .command("ip")
-        .args(line.split_whitespace())
-        .output()
-        .unwrap();
-    assert!(done.status.success(), "ip {line}: {done:?}");
-}
 
 fn net(name: &str) -> Line {
     veth_line(name, LineOptions::default())
@@ -29,18 +18,17 @@ fn net(name: &str) -> Line {
 /// Moves the forwarder's address on the client's side to another device over `f0`.
 fn move_address(net: &Line, device: &str) {
     ip(&net.forwarder, "addr del 198.18.1.2/24 dev f0");
-    ip(&net.forwarder, &format!("addr add 198.18.1.2/24 dev {device}"));
+    let nodad = nodad(net.family());
+    ip(
+        &net.forwarder,
+        &format!("addr add 198.18.1.2/24 dev {device} {nodad}"),
+    );
     ip(&net.forwarder, &format!("link set {device} up"));
 }
 
 /// Returns the MAC address of a device.
 fn mac_of(namespace: &Namespace, device: &str) -> String {
-    let show = namespace.command("ip");
-    let shown = show
-        .args(["-br", "link", "show", "dev", device])
-        .output()
-        .unwrap();
-    let line = String::from_utf8(shown.stdout).unwrap();
+    let line = ip(namespace, &format!("-br link show dev {device}"));
     line.split_whitespace().nth(2).expect(device).to_owned()
 }
 
@@ -72,10 +60,13 @@ fn a_leg_over_a_bridge() {
     }
 }
 
-/// Frames may come to the MAC address of either device: the kernel answers ARP on both.
+/// Frames may come to the MAC address of either device: the kernel answers ARP on both, but no neighbor solicitation.
 #[test]
 fn a_leg_over_macvlan() {
     for ((policy, state), device) in BOTH.into_iter().zip(["f0", "mv0"]) {
+        if (family(), device) == (Family::V6, "f0") {
+            continue;
+        }
         let net = net("dev-macvlan");
         ip(&net.forwarder, "link add mv0 link f0 type macvlan mode bridge");
         move_address(&net, "mv0");

@@ -6,9 +6,9 @@ use std::{
     time::Duration,
 };
 
-use longsplice_lab::{ConnectionSpec, Line, LineOptions, Namespace, Traffic, TrafficServer, TrafficSpec};
+use longsplice_lab::{ConnectionSpec, Line, LineOptions, Traffic, TrafficServer, TrafficSpec};
 use longsplice_tests::{
-    Bed, Config, Daemon, Pair, Policy, SOON, assert_all_ok, line, patient, rng, soon, times, veth_line,
+    Bed, Config, Daemon, Pair, Policy, SOON, assert_all_ok, ip, patient, rng, soon, times, veth_line,
 };
 
 use crate::firewall::guarded;
@@ -19,17 +19,6 @@ const BOTH: [(Policy<'static>, &str); 2] = [(Policy::DETACHED, "detached"), (Pol
 
 /// Forwarder's interfaces, and its addresses there as IPv4.
 const INTERFACES: [(&str, &str); 2] = [("f0", "198.18.1.2/24"), ("f1", "198.18.2.2/24")];
-
-/// Runs `ip` with these words; IPv4 addresses are converted to the family.
-fn ip(namespace: &Namespace, words: &str) {
-    let words = line(words);
-    let done = namespace
-        .command("ip")
-        .args(words.split_whitespace())
-        .output()
-        .unwrap();
-    assert!(done.status.success(), "ip {words}: {done:?}");
-}
 
 fn watched(bed: &Bed) -> Vec<String> {
     bed.daemon.status().health.interfaces
@@ -94,7 +83,7 @@ fn goes_away(name: &str, gone: impl Fn(&Bed, &str, &str), comes_again: impl Fn(&
 fn one_that_is_down_keeps_its_flows() {
     goes_away(
         "if-down",
-        |bed, interface, _| ip(&bed.net.forwarder, &format!("link set {interface} down")),
+        |bed, interface, _| drop(ip(&bed.net.forwarder, &format!("link set {interface} down"))),
         |bed, interface, address| {
             ip(&bed.net.forwarder, &format!("link set {interface} up"));
             // A downed interface has lost its IPv6 address.
@@ -110,7 +99,12 @@ fn one_that_is_down_keeps_its_flows() {
 fn one_without_addresses_keeps_its_flows_for_a_time() {
     goes_away(
         "if-bare",
-        |bed, interface, address| ip(&bed.net.forwarder, &format!("addr del {address} dev {interface}")),
+        |bed, interface, address| {
+            drop(ip(
+                &bed.net.forwarder,
+                &format!("addr del {address} dev {interface}"),
+            ))
+        },
         |bed, interface, address| {
             ip(&bed.net.forwarder, &format!("addr add {address} dev {interface}"));
         },

@@ -9,7 +9,7 @@ use std::{
 use longsplice_engine::{Side, Until, policy::SplicePolicy};
 use longsplice_lab::{Family, Line, LineOptions, Namespace};
 use longsplice_tests::{
-    Bed, Pair, Policy, SOON, eventually,
+    Bed, Pair, Policy, SOON, eventually, ip_in,
     library::{Depth, Desk, at_once},
     soon, veth_line,
 };
@@ -26,14 +26,8 @@ fn net(name: &str) -> Line {
     veth_line(name, options)
 }
 
-fn ip(namespace: &Namespace, words: &str) -> String {
-    let done = namespace
-        .command("ip")
-        .args(words.split_whitespace())
-        .output()
-        .unwrap();
-    assert!(done.status.success(), "ip {words}: {done:?}");
-    String::from_utf8(done.stdout).unwrap()
+fn ip(node: &Namespace, words: &str) -> String {
+    ip_in(Family::V6, node, words)
 }
 
 /// Returns the link-local address of a device.

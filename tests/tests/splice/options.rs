@@ -5,9 +5,7 @@ use longsplice_lab::{
     ConnectionSpec, Direction, Line, LineOptions, LinkSpec, Namespace, Traffic, TrafficServer, TrafficSpec,
 };
 use longsplice_repair::{TcpInfo, tcp_info};
-use longsplice_tests::{
-    Bed, Config, Daemon, End, Policy, assert_all_ok, emulated, line, rng, soon, veth_line,
-};
+use longsplice_tests::{Bed, Config, Daemon, End, Policy, assert_all_ok, emulated, ip, rng, soon, veth_line};
 
 const BYTES: u64 = 4 << 20;
 
@@ -242,9 +240,6 @@ fn long_packets_at_either_end_without_offloads() {
 #[test]
 fn a_server_that_takes_only_short_segments() {
     relayed("opt-mss", "mss", |net| {
-        let route = line("route replace 198.18.2.2/32 dev s0 advmss 536");
-        let words = route.split_whitespace();
-        let done = net.server.command("ip").args(words).output().unwrap();
-        assert!(done.status.success(), "{done:?}");
+        ip(&net.server, "route replace 198.18.2.2/32 dev s0 advmss 536");
     });
 }

@@ -3,7 +3,7 @@
 
 use longsplice_lab::{Family, Line, Namespace};
 use longsplice_repair::options;
-use longsplice_tests::{Bed, Pair, Policy, addr, family, soon, veth_line};
+use longsplice_tests::{Bed, Pair, Policy, addr, family, ip, nodad, soon, veth_line};
 use std::{
     fmt::Debug,
     net::{IpAddr, SocketAddr, TcpListener},
@@ -14,16 +14,6 @@ use std::{
 /// Few enough bytes to fit into the buffers of the sockets.
 const BYTES: u64 = 100_000;
 const BOTH: [(Policy<'static>, &str); 2] = [(Policy::DETACHED, "detached"), (Policy::DORMANT, "dormant")];
-
-/// Runs `ip` with these words; IPv4 addresses are converted to the family.
-fn ip(namespace: &Namespace, line: &str) {
-    let done = namespace
-        .command("ip")
-        .args(longsplice_tests::line(line).split_whitespace())
-        .output()
-        .unwrap();
-    assert!(done.status.success(), "ip {line}: {done:?}");
-}
 
 #[test]
 fn a_neighbour_has_another_hardware_address() {
@@ -57,12 +47,11 @@ fn further_link(net: &Line, peer: &Namespace, [ours, theirs]: [&str; 2], n: u8) 
         peer.name()
     );
     ip(&net.forwarder, &add);
-    // A route cannot name a tentative IPv6 address.
-    let at_once = if net.family() == Family::V6 { "nodad" } else { "" };
+    let nodad = nodad(net.family());
     for (node, device, host) in [(&net.forwarder, ours, 2), (peer, theirs, 1)] {
         ip(
             node,
-            &format!("addr add 198.18.{n}.{host}/24 dev {device} {at_once}"),
+            &format!("addr add 198.18.{n}.{host}/24 dev {device} {nodad}"),
         );
         ip(node, &format!("link set {device} up"));
     }
@@ -174,10 +163,10 @@ fn followed_at_the_notice<T: PartialEq + Debug>(bed: &Bed, changes: &[(&str, T)]
 /// Gives the forwarder a second address toward the server, and makes its packets come from there.
 fn leave_from_another_address(bed: &Bed) -> IpAddr {
     // A route cannot name a tentative IPv6 address.
-    let at_once = if family() == Family::V6 { "nodad" } else { "" };
+    let nodad = nodad(family());
     ip(
         &bed.net.forwarder,
-        &format!("addr add 198.18.2.9/32 dev f1 {at_once}"),
+        &format!("addr add 198.18.2.9/32 dev f1 {nodad}"),
     );
     ip(
         &bed.net.forwarder,

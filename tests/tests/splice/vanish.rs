@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use longsplice_tests::{Bed, Policy};
+use longsplice_tests::{Bed, Policy, ip};
 
 /// Makes the client of a relayed connection vanish without a packet: its server is reset, and the flow is removed.
 fn vanish(name: &str, keys: &str) {
@@ -13,9 +13,7 @@ fn vanish(name: &str, keys: &str) {
     let mut pair = bed.connect();
     pair.exchange(100_000);
     bed.daemon.wait_state(pair.client_port(), &["relay"]);
-    let link = bed.net.client.command("ip");
-    let down = link.args(["link", "set", "c0", "down"]).output().unwrap();
-    assert!(down.status.success(), "{down:?}");
+    ip(&bed.net.client, "link set c0 down");
     pair.server.expect_reset(Duration::from_secs(30));
     bed.daemon
         .wait_status("nothing is relayed any more", |s| s.relayed_total == 1);
