@@ -158,13 +158,13 @@ __noinline int with_sockets(struct __sk_buff *skb, __u32 number)
 		return look_again(skb);
 	seg = &scratch->segment;
 	first = mode = stable_mode(flow->slot);
-	trapped = meets_trap(flow->rec, seg);
+	trapped = forget(scratch, meets_trap(flow->rec, seg));
 	from = &flow->slot->leg[flow->side & 1];
 	to = &flow->slot->leg[!(flow->side & 1)];
 	/* True if the far end knows that all of its stream that went past the socket is acknowledged. */
-	heard = has_delivered(to, from) || !before(to->tx_ack, to->base);
+	heard = forget(scratch, has_delivered(to, from) || !before(to->tx_ack, to->base));
 	resets = seg->flags & TCP_RST;
-	takes = seg->end != seg->seq && !resets;
+	takes = forget(scratch, seg->end != seg->seq && !resets);
 	if (mode != LS_TRACK && mode != LS_DRAIN && mode != LS_UNDRAIN)
 		return look_again(skb);
 	/* Note, show and cut nothing of a corrupted segment: its bytes would be acknowledged in place of the
@@ -191,10 +191,11 @@ __noinline int with_sockets(struct __sk_buff *skb, __u32 number)
 	if (mode == LS_DRAIN && trapped)
 		return drain_trapped(skb, flow, scratch, seg);
 	/* Decide once: another CPU may raise the cut meanwhile. */
-	old = (takes && mode != LS_DRAIN) || ((takes || resets) && before(seg->seq, from->cut));
+	old = forget(scratch,
+		     (takes && mode != LS_DRAIN) || ((takes || resets) && before(seg->seq, from->cut)));
 	/* The socket is shown this number, and will ignore the window of any lower one (RFC 9293 section
 	 * 3.10.7.4, SND.WL1). */
-	stands = seg->end == seg->seq && !resets && seg->in_place && mode != LS_DRAIN;
+	stands = forget(scratch, seg->end == seg->seq && !resets && seg->in_place && mode != LS_DRAIN);
 	/* Raise the cut first, then read the mode: see seq_advance(). */
 	if ((takes && old) || stands)
 		seq_advance(&from->cut, seg->end);
@@ -310,7 +311,7 @@ __noinline enum step stop(struct __sk_buff *skb, __u32 number, __u32 mode, int *
 		*action = drop(LS_V_DROP_CHECKSUM);
 		return DONE;
 	}
-	plausible = is_plausible(&flow, seg, mode);
+	plausible = forget(scratch, is_plausible(&flow, seg, mode));
 	/* Drop it here: the sockets would take what the rule drops. Do not leave it to forward(), which knows
 	 * of no trap, if the rule goes meanwhile. */
 	if (plausible && (!flow.slot || mode == LS_FINAL || mode == LS_FREEZE) && is_ruled(flow.rec) &&

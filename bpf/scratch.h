@@ -42,6 +42,7 @@ struct scratch {
 	struct ls_tuple far;	 /* and the addresses of its far end */
 	__u64 jiffies;		 /* time of the last look at the clock: */
 	__u32 ticks;
+	__u32 forgotten;	    /* see forget() */
 	__u32 chunk[SUM_CHUNK / 4]; /* part of a packet that is summed up (verify.h) */
 };
 
@@ -57,6 +58,16 @@ static __always_inline struct scratch *get_scratch(void)
 	__u32 zero = 0;
 
 	return bpf_map_lookup_elem(&scratches, &zero);
+}
+
+/* Returns a value of which the verifier knows nothing any more: it follows the code behind this once, not
+ * once for each path that led here. */
+static __always_inline __u32 forget(struct scratch *scratch, __u32 value)
+{
+	volatile __u32 *place = &scratch->forgotten;
+
+	*place = value;
+	return *place;
 }
 
 /* Returns the time of records. Reads the clock once in a tick of the kernel's timer: the helper costs as much
