@@ -47,12 +47,14 @@ fn to_and_fro(daemon: &Daemon, pair: &mut Pair, state: &str) {
     assert!(status.segments("forwarded") > 0, "{status:?}");
 }
 
+/// The port has an address of its own, as one that was forgotten there: its segments are the bridge's all the same.
 #[test]
 fn a_leg_over_a_bridge() {
     for (policy, state) in BOTH {
         let net = net("dev-bridge");
         ip(&net.forwarder, "link add br0 type bridge");
         ip(&net.forwarder, "link set f0 master br0");
+        ip(&net.forwarder, "addr add 198.18.8.1/24 dev f0");
         move_address(&net, "br0");
         let bed = Bed::on(net, policy, |c| c);
         let mut pair = bed.connect();

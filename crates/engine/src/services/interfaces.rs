@@ -12,7 +12,7 @@ use parking_lot::{Mutex, RwLock};
 use rtnetlink::{
     Handle, RouteMessageBuilder,
     packet_route::{
-        link::{InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType},
+        link::{InfoKind, InfoPortKind, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType},
         route::{RouteAddress, RouteAttribute},
     },
 };
@@ -28,6 +28,8 @@ struct Link {
     name: String,
     framing: Framing,
     is_up: bool,
+    /// True for a port of a bridge, a bond or the like, which gets its packets: here they would be processed twice.
+    is_port: bool,
     /// Interface of this namespace that a macvlan stands on.
     carrier: Option<u32>,
 }
@@ -99,7 +101,9 @@ impl Interfaces {
         } = links;
         let wanted: HashMap<u32, &Link> = links
             .iter()
-            .filter(|(index, link)| link.is_up && routed.contains(index) && chosen(&link.name))
+            .filter(|(index, link)| {
+                link.is_up && !link.is_port && routed.contains(index) && chosen(&link.name)
+            })
             .map(|(index, link)| (*index, link))
             .collect();
         // Never hold this lock over a system call: each assessment of a pair takes it.
@@ -111,7 +115,7 @@ impl Interfaces {
         for ifindex in plane.linked_interfaces().into_iter().chain(before) {
             let is_kept = links
                 .get(&ifindex)
-                .filter(|link| chosen(&link.name))
+                .filter(|link| !link.is_port && chosen(&link.name))
                 .is_some_and(|link| {
                     let since = unrouted.get(&ifindex).filter(|_| link.is_up).copied();
                     !link.is_up
@@ -192,12 +196,27 @@ async fn links(handle: &Handle) -> Result<HashMap<u32, Link>, rtnetlink::Error> 
                 name,
                 framing,
                 is_up,
+                is_port: is_port(&link.attributes),
                 carrier: carrier_of(&link.attributes),
             };
             found.insert(index, link);
         }
     }
     Ok(found)
+}
+
+/// Returns true for an interface whose packets belong to another one, its controller. A member of a VRF keeps its own.
+fn is_port(attributes: &[LinkAttribute]) -> bool {
+    let is_of_vrf = |info: &LinkInfo| *info == LinkInfo::PortKind(InfoPortKind::Vrf);
+    let mut has_controller = false;
+    for attribute in attributes {
+        match attribute {
+            LinkAttribute::Controller(_) => has_controller = true,
+            LinkAttribute::LinkInfo(info) if info.iter().any(is_of_vrf) => return false,
+            _ => {}
+        }
+    }
+    has_controller
 }
 
 /// Returns the interface of the same namespace that a macvlan stands on.
