@@ -255,7 +255,7 @@ static __always_inline int odd_packet(const struct flow_ref *flow, enum parsed k
  * through the loopback first: a local peer's packets must bring a route along. */
 static __always_inline int let_in(struct __sk_buff *skb)
 {
-	skb->tc_index = TAG_FORWARDED;
+	skb->tc_index = TAG_LET_IN;
 	if (skb->ifindex == LOOPBACK)
 		return 1;
 	bpf_skb_change_type(skb, PACKET_HOST);

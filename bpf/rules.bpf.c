@@ -210,7 +210,7 @@ int rules(struct __sk_buff *skb)
 		return NEXT;
 	}
 	set = current_rules();
-	r = set ? first_match(set, &p, skb->ifindex, skb->tc_index == TAG_FORWARDED, &skipped) : NULL;
+	r = set ? first_match(set, &p, skb->ifindex, skb->tc_index == TAG_LET_IN, &skipped) : NULL;
 	if (!r) {
 		note(skipped ? LS_R_PASSED : LS_R_UNMATCHED);
 		return NEXT;

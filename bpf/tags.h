@@ -10,11 +10,12 @@
 #define TAG_INJECT    0x4c57 /* for ingress: user space lets it in */
 #define TAG_ACK	      0x4c56 /* for ingress: forward only its acknowledgement, to the far end */
 #define TAG_EMITTED   0x4c58 /* for egress: of a local socket, in the numbers of the wire already */
+#define TAG_LET_IN    0x4c59 /* for ingress: user space has let it in; for egress like TAG_FORWARDED */
 
 /* Returns whether one of our programs has tagged the packet for the next one. */
 static __always_inline int is_tagged(const struct __sk_buff *skb)
 {
-	return skb->tc_index >= TAG_FORWARDED && skb->tc_index <= TAG_EMITTED;
+	return skb->tc_index >= TAG_FORWARDED && skb->tc_index <= TAG_LET_IN;
 }
 
 #endif

@@ -109,7 +109,7 @@ static __always_inline int undrain_local_copy(struct __sk_buff *skb, struct ls_l
 
 	/* The segment was held while later ones came to the socket, which would take it for an old duplicate
 	 * (RFC 7323 section 5.3). */
-	if (skb->tc_index == TAG_FORWARDED && seg->ts_at && before(seg->tsval, from->rx_ts))
+	if (skb->tc_index == TAG_LET_IN && seg->ts_at && before(seg->tsval, from->rx_ts))
 		edits.tsval_off = from->rx_ts - seg->tsval;
 	if (to->bypassed & LS_BYPASSED && before(ack, first_own(to)))
 		ack = first_own(to);

@@ -199,6 +199,26 @@ fn two_nodes_on_one_path_work_side_by_side() {
     }
 }
 
+/// The second node decides for itself about a connection that the first one lets pass by.
+#[test]
+fn what_the_first_of_two_nodes_lets_pass_comes_to_the_second() {
+    let near = Node::new(router("acc-two-minds"), &["--max-connections", "1"]);
+    let behind = Behind::new("acc-two-minds", &near.net, 1500);
+    let second = second_node(&near.net);
+    let mut pairs = [(); 2].map(|()| {
+        let mut pair = behind.connect(&near.net.client);
+        pair.exchange(1 << 20);
+        pair
+    });
+    let (first, second) = (near.daemon.status(), second.status());
+    assert_eq!(totals(&first).0, 1, "{first:?}");
+    // It has seen both SYNs: it takes the first one over, and the path proves too short for the other one.
+    let decided = totals(&second).0 + passed_through(&second, "short_path");
+    let blind = passed_through(&second, "asymmetric");
+    assert_eq!((decided, blind), (2, 0), "{second:?}");
+    pairs.iter_mut().for_each(Pair::close);
+}
+
 /// A router behind the node tells the client, in whose name the node sends, that packets are too long.
 #[test]
 fn errors_about_a_taken_over_leg_reach_the_node() {
