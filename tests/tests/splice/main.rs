@@ -17,6 +17,7 @@ mod bare;
 mod blind;
 mod capture;
 mod clsact;
+mod container;
 mod cycles;
 mod devices;
 mod differential;
