@@ -4,7 +4,10 @@ use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
-use rustix::param::clock_ticks_per_second;
+use rustix::{
+    param::clock_ticks_per_second,
+    time::{ClockId, clock_gettime},
+};
 use serde::{Deserialize, Serialize};
 
 /// Machine on which figures were measured.
@@ -61,21 +64,30 @@ pub(crate) fn meminfo(name: &str) -> Result<u64> {
     Ok(value.unwrap_or(0))
 }
 
-/// Returns the seconds that all processors together have been busy since the start: everything but idling, waiting
+/// Returns the seconds that all processors together have been busy, from a start of its own: everything but idling, waiting
 /// for a disk, and time that the hypervisor took.
+///
+/// The kernel samples what a processor does at the tick of its timer, which an idle one does not have: packets that wake it for
+/// some microseconds escape. How long it idled is measured, not sampled (`tick_nohz_stop_idle`), so this is the rest.
 pub(crate) fn busy_seconds() -> Result<f64> {
     busy_seconds_in("cpu ")
 }
 
-/// Returns the seconds that one processor has been busy, in clock ticks (10 ms) that the kernel samples.
+/// Returns the seconds that one processor has been busy, as [`busy_seconds`].
 pub(crate) fn busy_seconds_of(cpu: usize) -> Result<f64> {
     busy_seconds_in(&format!("cpu{cpu} "))
 }
 
 fn busy_seconds_in(name: &str) -> Result<f64> {
     let stat = fs::read_to_string("/proc/stat").context("read /proc/stat")?;
-    let ticks = busy_ticks(&stat, name).with_context(|| format!("/proc/stat has no line `{name}`"))?;
-    Ok(ticks as f64 * tick())
+    let now = clock_gettime(ClockId::Monotonic);
+    let idle = idle_ticks(&stat, name).with_context(|| format!("/proc/stat has no line `{name}`"))?;
+    let processors = match name {
+        "cpu " => stat.lines().filter(|line| line.starts_with("cpu")).count() - 1,
+        _ => 1,
+    };
+    let now = now.tv_sec as f64 + now.tv_nsec as f64 / 1e9;
+    Ok(now * processors as f64 - idle as f64 * tick())
 }
 
 /// Returns the unit of /proc/stat, in seconds.
@@ -83,15 +95,15 @@ pub(crate) fn tick() -> f64 {
     1.0 / clock_ticks_per_second() as f64
 }
 
-/// Returns the sum of user, nice, system, irq and softirq of a line of proc_stat(5).
-fn busy_ticks(stat: &str, name: &str) -> Option<u64> {
+/// Returns the sum of idle, iowait and steal of a line of proc_stat(5).
+fn idle_ticks(stat: &str, name: &str) -> Option<u64> {
     let fields: Vec<u64> = stat
         .lines()
         .find_map(|line| line.strip_prefix(name))?
         .split_whitespace()
         .map_while(|field| field.parse().ok())
         .collect();
-    [0, 1, 2, 5, 6].iter().map(|&n| fields.get(n)).sum()
+    [3, 4, 7].iter().map(|&n| fields.get(n)).sum()
 }
 
 /// Returns the time in UTC, as `2026-11-20T17:05:00Z`.
@@ -128,10 +140,10 @@ mod tests {
 
     #[test]
     fn idling_is_not_work() {
-        let stat = "cpu  1 2 4 1000 1000 8 16 1000 0 0\ncpu0 1 1 1 9 9 1 1 9 0 0\n";
-        assert_eq!(busy_ticks(stat, "cpu "), Some(31));
-        assert_eq!(busy_ticks(stat, "cpu0 "), Some(5));
-        assert_eq!(busy_ticks(stat, "cpu1 "), None);
+        let stat = "cpu  1 2 4 1000 200 8 16 30 0 0\ncpu0 1 1 1 9 8 1 1 7 0 0\n";
+        assert_eq!(idle_ticks(stat, "cpu "), Some(1230));
+        assert_eq!(idle_ticks(stat, "cpu0 "), Some(24));
+        assert_eq!(idle_ticks(stat, "cpu1 "), None);
     }
 
     #[test]

@@ -26,8 +26,9 @@ const CONTENDERS: [Contender; 6] = [
 /// Largest number of attempts at a round in which the middle's work is too short to be seen.
 const ATTEMPTS: u32 = 3;
 
-/// Figure of the rows.
-pub(super) const CPU: &str = "CPU s of the middle's core per GB";
+/// Figures of the rows.
+const CPU: &str = "CPU s of the middle's core per GB";
+pub(super) const PACKET: &str = "CPU ns of the middle's core per packet";
 
 /// One contender in one round.
 #[derive(Debug)]
@@ -35,6 +36,8 @@ pub(super) struct Round {
     contender: Contender,
     bulk: Bulk,
     work: Work,
+    /// Packets that the middle's kernel took in: those that no program of ours translated.
+    packets: f64,
 }
 
 /// Measures row 14.1.
@@ -63,27 +66,36 @@ fn run(scope: &Scope<'_>, offloads: bool, row: Row, measure: &str) -> Result<Res
     )))
 }
 
+/// Returns what a packet costs a contender by which all of them pass the middle's kernel.
+pub(super) fn packet_cost(contender: Contender, all: &[Round]) -> Series {
+    let mine = all.iter().filter(|round| round.contender == contender);
+    Series::new(contender.title(), PACKET, mine.map(Round::per_packet))
+}
+
 /// Measures some contenders in turn.
 pub(super) fn rounds(scope: &Scope<'_>, offloads: bool, contenders: &[Contender]) -> Result<Vec<Round>> {
-    let options = LineOptions {
-        router: true,
-        offloads,
-        ..LineOptions::default()
-    };
-    let net = Line::new("bench", options)?;
-    cores::part(&net)?;
-    let rig = Rig {
-        room: scope.room,
-        nodes: &net,
-    };
     let mut all: Vec<Round> = Vec::new();
     for _ in 0..scope.count(7, 1) {
         for &contender in contenders {
+            // Give each one nodes of its own: a namespace that ever had a routing rule looks at its rules for each packet
+            // (`fib_has_custom_rules` of Linux).
+            let options = LineOptions {
+                router: true,
+                offloads,
+                ..LineOptions::default()
+            };
+            let net = Line::new("bench", options)?;
+            cores::part(&net)?;
+            let rig = Rig {
+                room: scope.room,
+                nodes: &net,
+            };
             let round = one(scope, &rig, contender).with_context(|| contender.title())?;
             eprintln!(
-                "   {:<22} {:.3} CPU s of the middle per GB; {:5.2} Gbit/s, middle {:3.0} % busy",
+                "   {:<22} {:.3} CPU s of the middle per GB; {:4.0} ns per packet; {:5.2} Gbit/s, middle {:3.0} % busy",
                 contender.title(),
                 round.cost(),
+                round.per_packet(),
                 round.bulk.gbps,
                 round.busy(MIDDLE)
             );
@@ -102,7 +114,8 @@ fn one(scope: &Scope<'_>, rig: &Rig<'_>, contender: Contender) -> Result<Round> 
     let seconds = scope.count(3, 1);
     let background = scope.background()?;
     let mut attempts = 0;
-    let (mut bulk, work) = loop {
+    let (mut bulk, work, packets) = loop {
+        let packets = taken_in(rig)?;
         let watch = Watch::start()?;
         let bulk = iperf::bulk(
             &rig.nodes.client,
@@ -112,12 +125,13 @@ fn one(scope: &Scope<'_>, rig: &Rig<'_>, contender: Contender) -> Result<Round> 
             seconds,
         )?;
         let work = watch.stop(background)?;
+        let packets = taken_in(rig)? - packets;
         attempts += 1;
         match (standing.pid(), work.seen()) {
-            (None, _) => break (bulk, work.at_least_a_tick()),
+            (None, _) => break (bulk, work.at_least_a_tick(), packets),
             // The machine stood still: measure again.
             (Some(_), Err(_)) if attempts < ATTEMPTS => {}
-            (Some(_), work) => break (bulk, work?),
+            (Some(_), work) => break (bulk, work?, packets),
         }
     };
     bulk.splices = standing.splices()?;
@@ -125,13 +139,25 @@ fn one(scope: &Scope<'_>, rig: &Rig<'_>, contender: Contender) -> Result<Round> 
         contender,
         bulk,
         work,
+        packets,
     })
+}
+
+/// Returns the number of packets that the middle's kernel has taken in.
+fn taken_in(rig: &Rig<'_>) -> Result<f64> {
+    let counters = rig.nodes.forwarder.snmp()?;
+    Ok(counters.get("Ip.InReceives") as f64)
 }
 
 impl Round {
     /// Returns the busy time of the middle's core per gigabyte, in seconds.
     fn cost(&self) -> f64 {
         self.work.busy[MIDDLE] / self.bulk.gigabytes
+    }
+
+    /// Returns the busy time of the middle's core for each packet that its kernel took in, in nanoseconds.
+    fn per_packet(&self) -> f64 {
+        1e9 * self.work.busy[MIDDLE] / self.packets
     }
 
     /// Returns the busy share of a core, in percent.
