@@ -92,10 +92,9 @@ pub(super) fn rounds(scope: &Scope<'_>, offloads: bool, contenders: &[Contender]
             };
             let round = one(scope, &rig, contender).with_context(|| contender.title())?;
             eprintln!(
-                "   {:<22} {:.3} CPU s of the middle per GB; {:4.0} ns per packet; {:5.2} Gbit/s, middle {:3.0} % busy",
+                "   {:<22} {:.3} CPU s of the middle per GB; {:5.2} Gbit/s, middle {:3.0} % busy",
                 contender.title(),
                 round.cost(),
-                round.per_packet(),
                 round.bulk.gbps,
                 round.busy(MIDDLE)
             );

@@ -122,7 +122,7 @@ fn exchange(mut stream: UnixStream, method: &str, path: &str, body: &str) -> Res
     )?;
     let mut answer = Vec::new();
     stream.take(LONGEST_ANSWER).read_to_end(&mut answer)?;
-    if !is_complete(&answer) {
+    if is_cut_short(&answer) {
         return Err(ClientError::Ended);
     }
     let (status, body) =
@@ -136,10 +136,14 @@ fn exchange(mut stream: UnixStream, method: &str, path: &str, body: &str) -> Res
     }
 }
 
-/// Returns whether an answer has its head, and as many bytes of body as that says.
-fn is_complete(answer: &[u8]) -> bool {
-    let Some(head) = answer.windows(4).position(|window| window == b"\r\n\r\n") else {
+/// Returns whether an answer of HTTP ends before its head does, or before as many bytes of body as that says.
+fn is_cut_short(answer: &[u8]) -> bool {
+    const HTTP: &[u8] = b"HTTP/1.";
+    if !HTTP.starts_with(&answer[..answer.len().min(HTTP.len())]) {
         return false;
+    }
+    let Some(head) = answer.windows(4).position(|window| window == b"\r\n\r\n") else {
+        return true;
     };
     let length = |line: &str| {
         let (name, value) = line.split_once(':')?;
@@ -148,7 +152,7 @@ fn is_complete(answer: &[u8]) -> bool {
     };
     let lines = String::from_utf8_lossy(&answer[..head]);
     let length = lines.lines().find_map(length).unwrap_or(0);
-    answer.len() - (head + 4) >= length
+    answer.len() - (head + 4) < length
 }
 
 /// Returns the reason that an answer which is no success gives.
@@ -210,6 +214,8 @@ mod tests {
             let told = requested("POST", vec![cut]);
             assert!(matches!(told, Err(ClientError::Ended)), "{told:?}");
         }
+        let other = requested("GET", vec!["220 mail\r\n"]);
+        assert!(matches!(other, Err(ClientError::Strange(_))), "{other:?}");
     }
 
     #[test]
