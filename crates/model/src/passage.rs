@@ -27,6 +27,8 @@ pub struct Passage {
     pub(super) slotted: bool,
     pub(super) acknowledge: bool,
     pub(super) challenge: bool,
+    /// True for a reset that was moved into the window: it takes no sequence number there.
+    pub(super) moved: bool,
     pub(super) step: Step,
 }
 
@@ -72,6 +74,7 @@ impl Passage {
             slotted: false,
             acknowledge: false,
             challenge: true,
+            moved: false,
             step: Step::Begin,
         }
     }
@@ -258,7 +261,7 @@ impl Passage {
         let passes = if self.slotted {
             match flow.slot.mode {
                 Mode::Final | Mode::Drain => true,
-                Mode::Freeze => !flow.is_new(self.side, &self.segment),
+                Mode::Freeze => self.moved || !flow.is_new(self.side, &self.segment),
                 _ => false,
             }
         } else {

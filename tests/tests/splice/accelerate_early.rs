@@ -18,7 +18,8 @@ fn a_client_may_be_answered_early() {
         pair.exchange(1 << 20);
         pair.close();
     }
-    assert_eq!(totals(&node.daemon.status()), (3, 0));
+    // Where processors are busy, the policy may release one meanwhile.
+    assert_eq!(totals(&node.daemon.status()).0, 3);
     let nowhere = (node.net.server_addr, 7001).into();
     let connected = node.net.client.run(|| TcpStream::connect_timeout(&nowhere, SOON));
     assert_eq!(end_of(connected.unwrap()), ErrorKind::ConnectionReset);

@@ -43,5 +43,6 @@ fn programs_are_loaded_under_a_rain_of_signals() {
     let (plane, _) = opened.unwrap_or_else(|e| panic!("after {sent} signals: {e}"));
     drop(Plane::adopted(plane, &instance));
     println!("{sent} signals");
-    assert!(sent > 100, "{sent} signals: no rain");
+    // libbpf tries five times.
+    assert!(sent > 20, "{sent} signals: no rain");
 }

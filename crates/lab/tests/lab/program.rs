@@ -127,7 +127,7 @@ fn traffic_is_reported_with_links_and_seeds() {
     let _turn = one_at_a_time();
     let (report, status) = traffic(&[
         "--name=lab-prog",
-        "--client-link=10ms,100Mbit,loss=2%",
+        "--client-link=10ms,100Mbit,loss=5%",
         "--server-link=veth",
         "--server-link=1ms,seed=5",
         "--seed=77",
@@ -149,7 +149,7 @@ fn traffic_is_reported_with_links_and_seeds() {
     assert_eq!(client["received"], 400_000);
     assert_eq!(client["exchanges"].as_array().unwrap().len(), 20);
     assert_eq!(report["links"][0]["name"], "client");
-    assert_eq!(report["links"][0]["link"], "10ms,100Mbit,loss=2%,seed=77");
+    assert_eq!(report["links"][0]["link"], "10ms,100Mbit,loss=5%,seed=77");
     assert_eq!(report["links"][1]["link"], "1ms,seed=5");
     assert!(
         report["links"][0]["to_client"]["lost"].as_u64() > Some(0),
