@@ -10,8 +10,9 @@
 #include "csum.h"
 #include "socket.h"
 
-/* MSS of a peer that offers none (RFC 9293 section 3.7.1); Linux takes the same for IPv6. */
-#define DEFAULT_MSS 536
+/* MSS of a peer that offers none (RFC 9293 section 3.7.1). */
+#define DEFAULT_MSS_V4 536
+#define DEFAULT_MSS_V6 1220
 
 /* Holds what is to happen to the handshakes of a socket of ours: a connecting one or a listening one. An
  * element ends with its socket. */
@@ -101,7 +102,9 @@ static __always_inline __u32 offered_mss(struct headers *h, __u32 opt_len)
 	struct option_walk walk = {.h = h, .len = opt_len};
 
 	bpf_loop(OPTION_STEPS, find_mss_step, &walk, 0);
-	return walk.len ? DEFAULT_MSS : bpf_ntohs(*(__be16 *)&h->opt[(walk.at + 2) & 63]);
+	if (walk.len)
+		return is_v6(h) ? DEFAULT_MSS_V6 : DEFAULT_MSS_V4;
+	return bpf_ntohs(*(__be16 *)&h->opt[(walk.at + 2) & 63]);
 }
 
 /* Returns the flags of a packet that parse_tuple() called a SEGMENT. */

@@ -1,7 +1,8 @@
 //! Clients of many systems and servers of many systems: which pairs are spliced at the first connection, at the second,
 //! or not at all. docs/interoperability.md has all of them.
 //!
-//! `LONGSPLICE_MATRIX=all` runs every cell, and writes that page (`make interoperability`).
+//! `LONGSPLICE_MATRIX=all` runs every cell, and writes that page (`make interoperability`); over IPv6 it compares them with
+//! the page instead (one of 225 differs so far: a client without options, a server with an MSS of 536, detached).
 
 mod cell;
 mod page;
@@ -15,8 +16,11 @@ use std::{
     thread,
 };
 
-use longsplice_lab::{MultiServer, MultiServerOptions, Namespace};
-use longsplice_tests::library::{Depth, Library};
+use longsplice_lab::{Family, MultiServer, MultiServerOptions, Namespace};
+use longsplice_tests::{
+    family,
+    library::{Depth, Library},
+};
 use parking_lot::Mutex;
 
 use cell::{Cell, Outcome};
@@ -67,12 +71,13 @@ impl Field {
             }
         }
         let options = MultiServerOptions {
+            family: family(),
             servers: profiles.iter().map(|&profile| ALL[profile].leg()).collect(),
             ..MultiServerOptions::default()
         };
         let nodes = MultiServer::new(name, options).unwrap();
         for (node, &profile) in nodes.servers.iter().zip(&profiles) {
-            ALL[profile].apply(&node.namespace, &node.forwarder_addr.to_string());
+            ALL[profile].apply(&node.namespace, node.forwarder_addr);
         }
         Field {
             nodes,
@@ -133,25 +138,30 @@ fn run(name: &str, cells: &[(usize, usize)]) -> Outcomes {
 
 #[test]
 fn clients_and_servers_of_many_systems_are_spliced() {
-    if env::var("LONGSPLICE_MATRIX").is_ok_and(|which| which == "all") {
-        let all: Vec<_> = (0..ALL.len())
+    let is_whole = env::var("LONGSPLICE_MATRIX").is_ok_and(|which| which == "all");
+    let cells: Vec<_> = match is_whole {
+        true => (0..ALL.len())
             .flat_map(|client| (0..ALL.len()).map(move |server| (client, server)))
-            .collect();
-        let outcomes = run("matrix", &all);
+            .collect(),
+        false => SOME
+            .map(|(client, server)| (Profile::number(client), Profile::number(server)))
+            .to_vec(),
+    };
+    let outcomes = run("matrix", &cells);
+    if is_whole && family() == Family::V4 {
         page::write(&outcomes);
         let spliced = outcomes
             .values()
             .filter(|o| !matches!(o, Outcome::Relayed(_)))
             .count();
-        assert!(spliced * 100 >= all.len() * 95, "{spliced} of {}", all.len());
+        assert!(spliced * 100 >= cells.len() * 95, "{spliced} of {}", cells.len());
         return;
     }
-    let cells = SOME.map(|(client, server)| (Profile::number(client), Profile::number(server)));
-    let outcomes = run("matrix-some", &cells);
     let page = Page::read();
-    for ((client, server), key) in SOME.iter().zip(cells) {
+    for (key, outcome) in outcomes {
+        let [client, server] = [key.0, key.1].map(|number| ALL[number].name);
         assert_eq!(
-            outcomes[&key].to_string(),
+            outcome.to_string(),
             page.cell(client, server),
             "{client} to {server}"
         );

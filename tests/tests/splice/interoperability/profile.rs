@@ -1,6 +1,9 @@
 //! Profiles of clients and servers: what their systems ask for in a handshake, and what they agree to.
 
+use std::net::IpAddr;
+
 use longsplice_lab::{Namespace, topology::Leg};
+use longsplice_tests::ip;
 
 /// Trait of a profile that no setting of the namespace makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -174,7 +177,7 @@ impl Profile {
     }
 
     /// Makes a node behave like it. Its way to the forwarder leads over `s0`, to this address.
-    pub(super) fn apply(&self, node: &Namespace, forwarder: &str) {
+    pub(super) fn apply(&self, node: &Namespace, forwarder: IpAddr) {
         let set = |name: &str, value: &str| node.sysctl(&format!("net.ipv4.{name}"), value).unwrap();
         let flag = |on: bool| if on { "1" } else { "0" };
         set("tcp_timestamps", flag(self.timestamps));
@@ -183,15 +186,15 @@ impl Profile {
         set("tcp_ecn", &self.ecn.to_string());
         set("tcp_rmem", &format!("4096 131072 {}", self.receive_buffer));
         if let Some(mss) = self.mss {
-            let route = format!("route replace {forwarder}/32 dev s0 advmss {mss}");
-            run(node, "ip", route.split_whitespace());
+            ip(node, &format!("route replace {forwarder} dev s0 advmss {mss}"));
         }
         if let Some(rule) = self.by_hand.rule() {
             let table = format!(
-                "add table ip byhand; add chain ip byhand out {{ type filter hook output priority 0; }}; \
-                 add rule ip byhand out {rule}"
+                "add table inet byhand; add chain inet byhand out {{ type filter hook output priority 0; }}; \
+                 add rule inet byhand out {rule}"
             );
-            run(node, "nft", [table.as_str()].into_iter());
+            let done = node.command("nft").args([table]).output().unwrap();
+            assert!(done.status.success(), "{done:?}");
         }
     }
 }
@@ -207,9 +210,4 @@ impl ByHand {
             ByHand::NoMss => Some("tcp flags & syn == syn reset tcp option maxseg"),
         }
     }
-}
-
-fn run<'a>(node: &Namespace, program: &str, words: impl Iterator<Item = &'a str>) {
-    let done = node.command(program).args(words).output().unwrap();
-    assert!(done.status.success(), "{done:?}");
 }
