@@ -25,8 +25,9 @@ test: deps ## Run all checks and tests (root)
 test-kernels: deps ## Run what depends on the kernel in Debian's 6.1, in an emulator; TEST=PACKAGE/NAME for one program
 	@scripts/test-kernels.sh $(TEST)
 
-interoperability: deps ## Splice clients and servers of many systems, and write docs/interoperability.md (root)
+interoperability: deps ## Splice clients and servers of many systems, write docs/interoperability.md, compare it over IPv6 (root)
 	LONGSPLICE_MATRIX=all cargo test --workspace --test splice -- interoperability::
+	LONGSPLICE_FAMILY=6 LONGSPLICE_MATRIX=all cargo test --workspace --test splice -- interoperability::
 
 soak: deps ## Splice and return 10,000 times, a million times in the model, compare splices with relays, guess blindly 10,000,000 times (root); CYCLES=, SIMULATED=, SCRIPTS=, GUESSES=, KILLS=, SHORT=, SPOILT=, RETURNS=, RESTARTS=, REPLACEMENTS=
 	@scripts/soak.sh

@@ -341,6 +341,11 @@ impl Assessment {
         let offsets = self.offsets(pump);
         PerSide::from_fn(|side| {
             let (x, o) = (side, side.other());
+            let info = &self.infos[x];
+            // A rebuilt socket offers its peer as much as it sends. A peer that offered nothing may take more than it was
+            // offered on account of the far end.
+            let offered = info.advmss() + timestamps_length(info.timestamps());
+            let mss = self.inspections[x].mss_clamp.min(offered);
             LegStart {
                 leg: self.legs[x],
                 seq_off: offsets[x],
@@ -352,8 +357,8 @@ impl Assessment {
                 inspection: self.inspections[x],
                 mapping: self.mappings[x],
                 alone: self.alone[x],
-                mss: u16::try_from(self.inspections[x].mss_clamp).unwrap_or(u16::MAX),
-                sack: self.infos[x].sack(),
+                mss: u16::try_from(mss).unwrap_or(u16::MAX),
+                sack: info.sack(),
                 ecn: self.infos.client.ecn(),
                 ts_high: self.clocks[o],
             }

@@ -2,7 +2,7 @@
 //! or not at all. docs/interoperability.md has all of them.
 //!
 //! `LONGSPLICE_MATRIX=all` runs every cell, and writes that page (`make interoperability`); over IPv6 it compares them with
-//! the page instead (one of 225 differs so far: a client without options, a server with an MSS of 536, detached).
+//! the page instead.
 
 mod cell;
 mod page;
