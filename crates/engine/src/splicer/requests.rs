@@ -44,8 +44,8 @@ impl Splicer {
 
     /// Asks for a relayed pair to be spliced now, whatever its policy. Returns once its drain has begun: new segments
     /// bypass the sockets then. That is one attempt, which takes some round trips, a second or 20 of them at most. If
-    /// other pairs, or unacknowledged bytes from before the pair came back, are in its way for the moment, it is retried
-    /// for a second.
+    /// other pairs, unacknowledged bytes from before the pair came back, or a loss that is being repaired are in its way for
+    /// the moment, it is retried for a second.
     ///
     /// # Errors
     /// [`RequestError::NoSuchFlow`], [`RequestError::AlreadySpliced`], [`RequestError::StaysRelayed`],
@@ -123,7 +123,10 @@ impl Splicer {
 
 /// Returns true if the obstacle to a splice goes away soon by itself.
 fn is_for_a_moment(reason: RelayReason) -> bool {
-    matches!(reason, RelayReason::Unsettled | RelayReason::Busy)
+    matches!(
+        reason,
+        RelayReason::Unsettled | RelayReason::Busy | RelayReason::Recovery
+    )
 }
 
 /// Describes a flow without sockets; `None` while it is being removed.
