@@ -55,11 +55,14 @@ int egress(struct __sk_buff *skb)
 	struct flow_ref flow;
 	__u32 mode;
 
-	/* Another namespace may receive it with this tag: there it was not let in. The loopback brings it
-	 * back. */
-	if (skb->tc_index == TAG_LET_IN && skb->ifindex != LOOPBACK)
-		skb->tc_index = TAG_FORWARDED;
-	if (is_tagged(skb) || !scratch)
+	if (is_tagged(skb)) {
+		/* Another namespace may receive it with this tag: there it was not let in. The loopback
+		 * brings it back. */
+		if (skb->tc_index == TAG_LET_IN && skb->ifindex != LOOPBACK)
+			skb->tc_index = TAG_FORWARDED;
+		return NEXT;
+	}
+	if (!scratch)
 		return NEXT;
 	seg = &scratch->segment;
 	kind = parse_tuple(skb, &scratch->in, &tuple, REVERSED);

@@ -162,7 +162,6 @@ fn followed_at_the_notice<T: PartialEq + Debug>(bed: &Bed, changes: &[(&str, T)]
 
 /// Gives the forwarder a second address toward the server, and makes its packets come from there.
 fn leave_from_another_address(bed: &Bed) -> IpAddr {
-    // A route cannot name a tentative IPv6 address.
     let nodad = nodad(family());
     ip(
         &bed.net.forwarder,

@@ -94,16 +94,14 @@ impl Interfaces {
     /// come up again before a route leads there. One without routes keeps them for a time. One call at a time. Returns true
     /// if an interface waits for its routes.
     pub(crate) fn follow(&self, plane: &Dataplane, only: Option<&[String]>, links: &Links) -> bool {
-        let chosen = |name: &String| only.is_none_or(|only| only.contains(name));
+        let chosen = |link: &Link| !link.is_port && only.is_none_or(|only| only.contains(&link.name));
         let Links {
             by_index: links,
             routed,
         } = links;
         let wanted: HashMap<u32, &Link> = links
             .iter()
-            .filter(|(index, link)| {
-                link.is_up && !link.is_port && routed.contains(index) && chosen(&link.name)
-            })
+            .filter(|(index, link)| link.is_up && routed.contains(index) && chosen(link))
             .map(|(index, link)| (*index, link))
             .collect();
         // Never hold this lock over a system call: each assessment of a pair takes it.
@@ -115,7 +113,7 @@ impl Interfaces {
         for ifindex in plane.linked_interfaces().into_iter().chain(before) {
             let is_kept = links
                 .get(&ifindex)
-                .filter(|link| !link.is_port && chosen(&link.name))
+                .filter(|link| chosen(link))
                 .is_some_and(|link| {
                     let since = unrouted.get(&ifindex).filter(|_| link.is_up).copied();
                     !link.is_up

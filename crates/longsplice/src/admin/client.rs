@@ -14,6 +14,8 @@ use crate::instance::InstanceName;
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Limit of an answer: more than a full table of flows, less than the memory.
 const LONGEST_ANSWER: u64 = 1 << 30;
+/// Limit of the fields in an answer's head.
+const MOST_FIELDS: usize = 32;
 
 /// Reason why a request to a daemon failed.
 #[derive(Debug, thiserror::Error)]
@@ -120,59 +122,69 @@ fn exchange(mut stream: UnixStream, method: &str, path: &str, body: &str) -> Res
         "{method} {path} HTTP/1.0\r\nHost: longsplice\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
         body.len()
     )?;
-    let mut answer = Vec::new();
-    stream.take(LONGEST_ANSWER).read_to_end(&mut answer)?;
-    if is_cut_short(&answer) {
+    let mut bytes = Vec::new();
+    stream.take(LONGEST_ANSWER).read_to_end(&mut bytes)?;
+    let answer = Answer::parse(&bytes)?;
+    if answer.body.len() < answer.length {
         return Err(ClientError::Ended);
     }
-    let (status, body) =
-        parse_answer(&answer).ok_or_else(|| ClientError::Strange("no HTTP answer".to_owned()))?;
-    if (200..300).contains(&status) {
-        return Ok(body.to_owned());
+    match answer.status {
+        200..300 => {
+            let body = std::str::from_utf8(answer.body);
+            Ok(body.map_err(|e| ClientError::Strange(e.to_string()))?.to_owned())
+        }
+        _ => Err(match answer.error() {
+            Ok(error) => ClientError::Refused(error),
+            Err(status) => ClientError::Strange(status),
+        }),
     }
-    match serde_json::from_str::<ErrorBody>(body) {
-        Ok(e) => Err(ClientError::Refused(e.error)),
-        Err(_) => Err(ClientError::Strange(format!("status {status}"))),
-    }
-}
-
-/// Returns whether an answer of HTTP ends before its head does, or before as many bytes of body as that says.
-fn is_cut_short(answer: &[u8]) -> bool {
-    const HTTP: &[u8] = b"HTTP/1.";
-    if !HTTP.starts_with(&answer[..answer.len().min(HTTP.len())]) {
-        return false;
-    }
-    let Some(head) = answer.windows(4).position(|window| window == b"\r\n\r\n") else {
-        return true;
-    };
-    let length = |line: &str| {
-        let (name, value) = line.split_once(':')?;
-        let is_length = name.eq_ignore_ascii_case("content-length");
-        is_length.then(|| value.trim().parse::<usize>().ok())?
-    };
-    let lines = String::from_utf8_lossy(&answer[..head]);
-    let length = lines.lines().find_map(length).unwrap_or(0);
-    answer.len() - (head + 4) < length
 }
 
 /// Returns the reason that an answer which is no success gives.
 pub(crate) fn refusal(answer: &[u8]) -> String {
-    match parse_answer(answer) {
-        Some((status, body)) => match serde_json::from_str::<ErrorBody>(body) {
-            Ok(e) => e.error,
-            Err(_) => format!("status {status}"),
-        },
-        None => "no HTTP answer".to_owned(),
+    match Answer::parse(answer) {
+        Ok(answer) => answer.error().unwrap_or_else(|status| status),
+        Err(_) => "no HTTP answer".to_owned(),
     }
 }
 
-/// Splits an answer into its status and its body.
-fn parse_answer(answer: &[u8]) -> Option<(u16, &str)> {
-    let (head, body) = std::str::from_utf8(answer).ok()?.split_once("\r\n\r\n")?;
-    let mut status_line = head.lines().next()?.split(' ');
-    let http = status_line.next()?.starts_with("HTTP/1.");
-    let status = status_line.next()?.parse().ok()?;
-    http.then_some((status, body))
+/// Answer of a daemon, of which the end may lack.
+struct Answer<'b> {
+    status: u16,
+    /// Length of the body, as the head says; 0 if it does not.
+    length: usize,
+    /// Bytes of the body that came.
+    body: &'b [u8],
+}
+
+impl<'b> Answer<'b> {
+    /// Reads an answer.
+    ///
+    /// # Errors
+    /// [`ClientError::Ended`] if it ends before its head does, [`ClientError::Strange`] if it is none of HTTP.
+    fn parse(bytes: &'b [u8]) -> Result<Answer<'b>, ClientError> {
+        let mut fields = [httparse::EMPTY_HEADER; MOST_FIELDS];
+        let mut head = httparse::Response::new(&mut fields);
+        let strange = |e: httparse::Error| ClientError::Strange(format!("no HTTP answer: {e}"));
+        let httparse::Status::Complete(end) = head.parse(bytes).map_err(strange)? else {
+            return Err(ClientError::Ended);
+        };
+        let is_length = |field: &&httparse::Header<'_>| field.name.eq_ignore_ascii_case("content-length");
+        let said = head.headers.iter().find(is_length);
+        let length = said.and_then(|field| std::str::from_utf8(field.value).ok()?.parse().ok());
+        Ok(Answer {
+            status: head.code.unwrap_or_default(),
+            length: length.unwrap_or_default(),
+            body: bytes.get(end..).unwrap_or_default(),
+        })
+    }
+
+    /// Returns the error that it tells, or else its status.
+    fn error(&self) -> Result<String, String> {
+        let told = serde_json::from_slice::<ErrorBody>(self.body);
+        told.map(|body| body.error)
+            .map_err(|_| format!("status {}", self.status))
+    }
 }
 
 #[cfg(test)]
@@ -221,7 +233,8 @@ mod tests {
     #[test]
     fn answers_are_taken_apart() {
         let good = b"HTTP/1.0 200 OK\r\ncontent-type: application/json\r\n\r\n[]";
-        assert_eq!(parse_answer(good), Some((200, "[]")));
+        let answer = Answer::parse(good).unwrap();
+        assert_eq!((answer.status, answer.body), (200, &b"[]"[..]));
         for bad in [
             &b""[..],
             b"\r\n\r\n",
@@ -229,7 +242,7 @@ mod tests {
             b"HTTP/1.1 x OK\r\n\r\n",
             b"\xff\r\n\r\n",
         ] {
-            assert_eq!(parse_answer(bad), None, "{bad:?}");
+            assert!(Answer::parse(bad).is_err(), "{bad:?}");
         }
     }
 }
