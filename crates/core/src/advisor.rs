@@ -157,6 +157,10 @@ const REPAIRED_AT_ONCE: Duration = Duration::from_millis(1);
 const FINAL_BYTES: u64 = 1 << 20;
 const FINAL_TIME: Duration = Duration::from_secs(30);
 
+/// Segments that the peer of a leg acknowledged before the leg counts as that much longer than the other one, if a splice
+/// is for good: the handshake alone may have met a queue, or a radio that slept.
+const CONFIRMING_SEGMENTS: u32 = 3;
+
 /// Longest time before the next look at a pair whose splice would be for good, apart from [`FINAL_LOOK_ROUNDS`]: a node
 /// that has become a hindrance must not remain one for long.
 const FINAL_LOOK: Duration = Duration::from_secs(1);
@@ -236,6 +240,10 @@ pub fn advise(
     }
     if path <= thresholds.short_path {
         return Advice::Splice(SpliceReason::ShortPath);
+    }
+    let is_surely_long = |leg: &LegSample| leg.delivered >= CONFIRMING_SEGMENTS || age >= FIRST_TIME;
+    if thresholds.is_final && has_negligible_leg && !is_surely_long(client.longer(server)) {
+        return wait(RelayReason::AdvisedWait, 2, 10);
     }
     if !has_negligible_leg && thresholds.is_too_young(path, age, bytes) {
         return wait(RelayReason::AdvisedWait, 2, 50);

@@ -222,7 +222,9 @@ fn a_released_connection_whose_path_loses_segments_is_taken_over_again() {
             .parse()
             .unwrap()
     };
-    let node = Node::new(emulated("acc-lossy", link(), link()), &[]);
+    // A leg counts as nearly all of the path only if it is a hundred times as long as the other one: a machine without a
+    // processor measures times that are ten times too long.
+    let node = Node::new(emulated("acc-lossy", link(), link()), &["--min-gain", "1.01"]);
     let mut pair = node.connect();
     pair.exchange(10_000);
     let port = pair.client_port();

@@ -1,6 +1,10 @@
 //! Connections that the accelerator keeps or releases, by what it measures while they carry a stream.
 
-use std::{thread, time::Duration};
+use std::{
+    net::UdpSocket,
+    thread,
+    time::{Duration, Instant},
+};
 
 use longsplice_lab::{Emulated, Family};
 use longsplice_tests::emulated;
@@ -51,6 +55,32 @@ fn a_bulk_stream_over_two_long_legs_stays_taken_over() {
         assert!(seen.iter().all(|totals| *totals == (1, 0)), "{seen:?}");
         node.wait_status("the end", |s| s.accelerator.as_ref().unwrap().open == 0);
     }
+}
+
+/// A handshake that met a full queue makes its leg look longer than it is. The connection is not released for it, and its
+/// sockets learn the true distance.
+#[test]
+fn a_handshake_behind_a_full_queue_is_no_reason_for_a_release() {
+    let slow = "rtt=20ms,10Mbit,queue=1MiB".parse().unwrap();
+    let net = emulated("acc-late-answer", "rtt20".parse().unwrap(), slow);
+    let node = Node::new(net, &[]);
+    let burst = node.net.server.run(|| {
+        let socket = UdpSocket::bind((node.net.server_addr, 0)).unwrap();
+        for _ in 0..400 {
+            socket.send_to(&[0; 1_200], (node.net.client_addr, 9)).unwrap();
+        }
+    });
+    burst.unwrap();
+    let began = Instant::now();
+    let mut pair = node.connect();
+    let took = began.elapsed();
+    assert!(took > Duration::from_millis(250), "{took:?}: no queue was met");
+    for _ in 0..30 {
+        pair.exchange(100);
+    }
+    let totals = totals(&node.daemon.status());
+    assert_eq!(totals, (1, 0), "taken over and released");
+    pair.close();
 }
 
 #[test]

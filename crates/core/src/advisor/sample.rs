@@ -65,6 +65,8 @@ pub struct LegSample {
     /// Bytes in the relay that this leg has not taken yet: in our socket (`notsent_bytes`), read and not written, or
     /// not even read from the other leg's socket. If there are any, this leg limits the stream.
     pub waiting: u64,
+    /// Segments of our socket that the peer acknowledged (`delivered`).
+    pub delivered: u32,
     /// Payload bytes that our socket retransmitted (`bytes_retrans`).
     pub bytes_retransmitted: u64,
     /// Segments with payload that came from the peer (`data_segs_in`).
@@ -96,6 +98,15 @@ impl LegSample {
     /// Returns the round-trip time without queues, as far as known: queues behind a relay are its own, and end with it.
     pub(super) fn base_rtt(&self) -> Duration {
         self.min_rtt.unwrap_or(self.rtt).min(self.rtt)
+    }
+
+    /// Returns the one of two legs that has the longer round-trip time.
+    pub(super) fn longer<'a>(&'a self, other: &'a LegSample) -> &'a LegSample {
+        if self.base_rtt() >= other.base_rtt() {
+            self
+        } else {
+            other
+        }
     }
 
     /// Returns an estimate of the bytes that the peer can have in flight: a lower bound of its congestion window.

@@ -19,6 +19,7 @@ fn leg(rtt: Duration) -> LegSample {
         recovering: false,
         congestion_control: CongestionControl::Cubic,
         bytes_sent: 10_000_000,
+        delivered: 7_000,
         bytes_retransmitted: 0,
         waiting: 0,
         segments_received: 10_000,

@@ -27,9 +27,14 @@ struct Named {
     /// Reason of the advisor for the last splice; `None` if it was asked for otherwise.
     reason: Mutex<Option<SpliceReason>>,
     changed: Notify,
-    /// Round-trip times of the handshakes, in nanoseconds; 0: not measured.
+    /// Lowest round-trip times of the legs, in nanoseconds; 0: not measured.
     round_trips: PerSide<AtomicU64>,
     measured: Notify,
+}
+
+/// Converts a round-trip time; 0 stands for one that was not measured.
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX).max(1)
 }
 
 impl FlowHandle {
@@ -63,12 +68,12 @@ impl FlowHandle {
 
     /// Notes the round-trip time of a leg's handshake, and tells the task that relays the pair.
     pub fn note_round_trip(&self, side: Side, time: Duration) {
-        let time = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX).max(1);
-        self.0.round_trips[side].store(time, Ordering::Release);
+        self.0.round_trips[side].store(nanoseconds(time), Ordering::Release);
         self.0.measured.notify_one();
     }
 
-    /// Returns the round-trip times of the legs' handshakes, as far as they were measured.
+    /// Returns the round-trip times of the legs, as far as they were measured: those of their handshakes, and once the pair
+    /// is spliced the lowest ones that it has met.
     pub fn round_trips(&self) -> PerSide<Option<Duration>> {
         PerSide::from_fn(|side| match self.0.round_trips[side].load(Ordering::Acquire) {
             0 => None,
@@ -88,8 +93,14 @@ impl FlowHandle {
         self.0.number.store(u64::from(id.0) + 1, Ordering::Release);
     }
 
-    /// Notes that segments bypass the sockets from now on.
-    pub(crate) fn note_spliced(&self) {
+    /// Notes that segments bypass the sockets from now on, and the lowest round-trip times that the legs had until here.
+    pub(crate) fn note_spliced(&self, lowest: PerSide<Option<Duration>>) {
+        for side in Side::BOTH {
+            let known = [self.round_trips()[side], lowest[side]];
+            if let Some(least) = known.into_iter().flatten().min() {
+                self.0.round_trips[side].store(nanoseconds(least), Ordering::Release);
+            }
+        }
         self.0.spliced.store(true, Ordering::Release);
         self.0.changed.notify_waiters();
     }
@@ -111,7 +122,7 @@ mod tests {
         let waits = tokio::spawn(async move { other.spliced().await });
         yield_now().await;
         assert!(!waits.is_finished());
-        handle.note_spliced();
+        handle.note_spliced(PerSide::both(None));
         waits.await.unwrap();
         handle.spliced().await;
         handle.set(FlowId(7));
@@ -119,7 +130,7 @@ mod tests {
         let waits = tokio::spawn(async move { again.spliced().await });
         yield_now().await;
         assert!(!waits.is_finished(), "that was the call before");
-        handle.note_spliced();
+        handle.note_spliced(PerSide::both(None));
         waits.await.unwrap();
     }
 }

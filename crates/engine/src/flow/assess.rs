@@ -170,6 +170,7 @@ pub(crate) fn sample(socket: &TcpStream, info: &TcpInfo) -> LegSample {
         congestion_control: CongestionControl::from(name.as_str()),
         bytes_sent: info.bytes_sent(),
         waiting: info.notsent_bytes().into(),
+        delivered: info.delivered(),
         bytes_retransmitted: info.bytes_retrans(),
         segments_received: info.data_segs_in(),
         out_of_order: info.rcv_ooopack().unwrap_or(0),

@@ -83,7 +83,7 @@ pub(super) struct Session<'a> {
     /// Times at which our buffers were full, for the advisor.
     pub(super) full_buffers: FullBuffers,
     /// Round trips of the legs of an accelerated pair, for the advisor.
-    pub(super) queues: [QueueWatch; 2],
+    pub(super) queues: PerSide<QueueWatch>,
     pub(super) since: Instant,
     pub(super) rounds: u32,
     /// True if the pair was ever spliced; `spliced_here`: in this call.
@@ -233,7 +233,7 @@ impl<'a> Session<'a> {
         self.spliced_here = true;
         self.stats().spliced.add(1);
         if let Some(handle) = &self.handle {
-            handle.note_spliced();
+            handle.note_spliced(self.queues.map(|watch| watch.lowest()));
         }
         for side in Side::BOTH {
             let relayed = self.pump.bytes(side);

@@ -251,3 +251,29 @@ fn round_trips_alone_tell_short_paths_and_negligible_legs() {
         );
     }
 }
+
+#[test]
+fn a_leg_is_nearly_all_of_a_path_once_segments_have_confirmed_it() {
+    let thresholds = Thresholds::for_gain(ms(10), 115);
+    let near = leg(ms(1));
+    for (delivered, age, expected) in [
+        (CONFIRMING_SEGMENTS - 1, ms(500), Some(RelayReason::AdvisedWait)),
+        (CONFIRMING_SEGMENTS, ms(500), None),
+        (0, FIRST_TIME, None),
+    ] {
+        let far = LegSample {
+            delivered,
+            ..leg(ms(80))
+        };
+        for (a, b) in [(&near, &far), (&far, &near)] {
+            let advice = advise(&thresholds, a, b, age, 100);
+            assert_eq!(reason(advice), expected, "{delivered} segments, {age:?}");
+        }
+    }
+    let unknown = LegSample {
+        delivered: 0,
+        ..leg(ms(80))
+    };
+    let auto = advise(&Thresholds::auto(), &near, &unknown, ms(500), 100);
+    assert!(is_splice(auto), "this splice can be undone");
+}
