@@ -14,6 +14,11 @@ enum By {
     Server,
 }
 
+fn nft(namespace: &longsplice_lab::Namespace, rules: &str) {
+    let done = namespace.command("nft").args([rules]).output().unwrap();
+    assert!(done.status.success(), "{done:?}");
+}
+
 fn reset(name: &str, policy: Policy<'_>, state: &str, by: By) {
     let bed = Bed::new(name, policy);
     let mut pair = bed.connect_spliced(state);
@@ -100,6 +105,32 @@ fn in_mid_transfer() {
         pair.server.expect_reset(AT_ONCE);
         bed.daemon.wait_reaped();
     }
+}
+
+/// A server resets while a pair is drained, and the client lacks bytes of its socket as well as some that went past it: no reset
+/// stands where the client expects one, and it challenges the first one only.
+#[test]
+fn beyond_a_hole() {
+    let lose = "table inet lose {
+        chain in { type filter hook input priority 0; meta length > 500 drop; }
+    }";
+    let bed = Bed::new("rst-hole", Policy::ON_DEMAND);
+    bed.net.client.sysctl("net.ipv4.tcp_sack", "0").unwrap();
+    for _ in 0..10 {
+        let mut pair = bed.connect();
+        pair.exchange(10_000);
+        let flow = bed.daemon.wait_state(pair.client_port(), &["relay"]);
+        nft(&bed.net.client, lose);
+        pair.server.send(1_000);
+        bed.daemon.request_splice(flow.id).unwrap();
+        bed.daemon.wait_state(pair.client_port(), &["draining"]);
+        pair.server.send(3_000);
+        thread::sleep(Duration::from_millis(10));
+        pair.server.reset();
+        pair.client.expect_reset(AT_ONCE);
+        nft(&bed.net.client, "delete table inet lose");
+    }
+    bed.daemon.wait_reaped();
 }
 
 /// An end resets somewhere between relay and splice, with bytes under way in both directions.

@@ -1,5 +1,7 @@
 //! Limits how long a flow waits for an end's acknowledgements, and gives it up.
 
+use std::sync::Arc;
+
 use longsplice_core::{
     patience::{Stall, Waiter, is_hopeless},
     seq::Seq,
@@ -7,8 +9,8 @@ use longsplice_core::{
 use longsplice_dataplane::{LegState, Mode, PerSide, Side};
 use tokio::time::Instant;
 
-use super::Flow;
-use crate::kernel::packet::reset;
+use super::{Flow, has_heard_all};
+use crate::kernel::packet::{question, reset};
 
 /// Last progress of both ends, and the time of it.
 #[derive(Debug, Clone, Copy)]
@@ -93,6 +95,24 @@ impl Flow {
     /// settle.
     pub(crate) fn is_cut_off(&self) -> bool {
         !matches!(self.mode(), Mode::Track | Mode::Undrain) || self.was_reset()
+    }
+
+    /// Ends a flow both of whose sockets were closed by a reset. The reset of a socket stands at the end of what its end was sent.
+    /// An end that lacks some of that challenges it (RFC 5961 section 3.2), and the kernel answers with a reset in place; but an end
+    /// challenges once in a while only. So each end that lacks bytes is asked where it is, and the kernel answers that.
+    pub(crate) fn end_by_reset(self) {
+        let states = PerSide::from_fn(|side| self.leg(side));
+        let lacks = |side: &Side| !states[*side].reset && !has_heard_all(&states, *side);
+        let ask = |side| (self.legs[side], question(self.legs[side], &states[side]));
+        let questions: Vec<_> = Side::BOTH.into_iter().filter(lacks).map(ask).collect();
+        let kernel = Arc::clone(&self.kernel);
+        // The programs would take the question for a segment of the socket.
+        drop(self);
+        for (leg, question) in questions {
+            if let Err(error) = kernel.announcer.send(leg.peer.ip(), &question) {
+                tracing::debug!(%error, ?leg, "cannot ask an end whether it was reset");
+            }
+        }
     }
 
     /// Resets both ends and their sockets: each end is sent a reset as if from the other one. Keep the flow for a moment,

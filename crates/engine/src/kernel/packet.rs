@@ -112,7 +112,7 @@ pub(crate) fn piece(event: &Event, part: Range<usize>, ends: bool) -> Option<Vec
     Some(p)
 }
 
-/// Describes a segment without payload.
+/// Describes a segment.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Segment {
     /// Source, of the same family as `to`.
@@ -128,8 +128,12 @@ pub(crate) struct Segment {
 }
 
 impl Segment {
-    /// Returns the IP packet.
+    /// Returns the IP packet of the segment without payload.
     pub(crate) fn bytes(&self) -> Vec<u8> {
+        self.bytes_with(&[])
+    }
+
+    fn bytes_with(&self, payload: &[u8]) -> Vec<u8> {
         let mut p = ip_header(self.from.ip(), self.to.ip());
         let at = p.len();
         let tcp_len = TCP_HEADER + timestamps_length(self.timestamps.is_some()) as usize;
@@ -147,6 +151,7 @@ impl Segment {
             t[24..28].copy_from_slice(&value.to_be_bytes());
             t[28..32].copy_from_slice(&echo.to_be_bytes());
         }
+        p.extend_from_slice(payload);
         // It cannot fail: the packet is short, and of one family.
         let _ = seal(&mut p, at);
         p
@@ -186,6 +191,22 @@ pub(crate) fn end_of_stream(leg: Leg, x: &LegState) -> Vec<u8> {
 /// Returns a frame in which the peer of a leg resets the connection: at `seq`, the number that its socket expects next.
 pub(crate) fn reset(leg: Leg, x: &LegState, seq: Seq) -> Vec<u8> {
     bare(leg, x, seq, FLAG_RST | FLAG_ACK)
+}
+
+/// Returns a packet that asks the peer of a leg whether its connection is open: a byte that it has acknowledged, which it answers
+/// with the number that it expects next (RFC 9293 section 3.10.7.4). It may answer segments without payload less often (RFC 5961
+/// section 10).
+pub(crate) fn question(leg: Leg, x: &LegState) -> Vec<u8> {
+    let segment = Segment {
+        from: leg.local,
+        to: leg.peer,
+        seq: x.rx_ack - 1,
+        ack: x.tx_ack,
+        flags: FLAG_ACK,
+        window: window_field(x.tx_edge, x.tx_ack, x.scale_out),
+        timestamps: x.timestamps.then_some((x.ts_sent, x.peer_ts)),
+    };
+    segment.bytes_with(&[0])
 }
 
 /// Returns a frame of the peer of a leg without payload, and without a timestamp, which could be older than one that the

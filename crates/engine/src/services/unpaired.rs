@@ -199,7 +199,9 @@ impl UnpairedLegs {
         let alone = table.alone.iter().filter(|(_, alone)| looked_long_ago(alone));
         let alone: Vec<Leg> = alone.map(|(leg, _)| *leg).collect();
         drop(table);
-        drop(given_up);
+        for awake in given_up {
+            awake.flow.end_by_reset();
+        }
         // Lock for one flow at a time: a task that asks for a leg must not wait for all of them.
         for serial in due {
             let mut table = self.table.lock();

@@ -132,7 +132,10 @@ impl Session<'_> {
             flow => {
                 // Close the sockets first: while the flow is registered, its egress program translates their resets.
                 drop(sockets);
-                drop(flow);
+                match flow {
+                    Some(flow) if reset => flow.end_by_reset(),
+                    other => drop(other),
+                }
             }
         }
         self.concluded(summary)
