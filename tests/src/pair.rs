@@ -177,6 +177,8 @@ impl Receiver<'_> {
             let n = match stream.read(&mut buffer[..most]) {
                 Ok(0) => panic!("the stream ended after {} bytes, of {until}", self.received),
                 Ok(n) => n,
+                // A machine that was stopped for a while interrupts calls with a limit of time (signal(7)).
+                Err(e) if e.kind() == ErrorKind::Interrupted => continue,
                 Err(e) => panic!("cannot receive after {} bytes, of {until}: {e}", self.received),
             };
             if let Some(at) = self.pattern.mismatch(*self.received, &buffer[..n]) {
@@ -266,6 +268,7 @@ impl End {
                     self.received += n as u64;
                 }
                 Err(e) if e.kind() == ErrorKind::ConnectionReset => return,
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 Err(e) => panic!("no reset within {limit:?}, after {} bytes: {e}", self.received),
             }
         }

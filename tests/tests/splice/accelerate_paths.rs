@@ -3,6 +3,8 @@
 
 use std::{
     net::{SocketAddr, TcpListener, TcpStream},
+    ops::Range,
+    thread,
     time::Duration,
 };
 
@@ -139,7 +141,7 @@ fn a_client_that_goes_on_without_an_answer_is_counted() {
     let mut pair = Pair::of(client, accepted);
     soon("the half-seen connection", || {
         pair.exchange_unevenly(1_000, 0);
-        std::thread::sleep(Duration::from_millis(20));
+        thread::sleep(Duration::from_millis(20));
         passed_through(&node.daemon.status(), "asymmetric") == 1
     });
     pair.exchange(100_000);
@@ -166,18 +168,23 @@ fn sockets_know_their_round_trip_time_from_the_handshake() {
         let link = || "rtt20".parse().unwrap();
         let net = Emulated::of(family, "acc-timed", link(), link()).unwrap();
         let node = Node::new(net, &[]);
-        let mut pair = node.connect();
+        let are = |key, range: Range<f64>| {
+            let values = socket_values(&node.net, key);
+            values.len() == 2 && values.iter().all(|ms| range.contains(ms))
+        };
+        // A machine without a processor measures longer times: the next handshake is timed anew.
         soon("two timed sockets", || {
-            let times = socket_values(&node.net, "rtt:");
-            times.len() == 2 && times.iter().all(|time| (19.0..80.0).contains(time))
+            let mut pair = node.connect();
+            let timed = || are("rtt:", 19.0..80.0) && are("rto:", 200.0..500.0);
+            let is_timed = (0..20).any(|_| {
+                thread::sleep(Duration::from_millis(5));
+                timed()
+            });
+            pair.exchange(100_000);
+            pair.close();
+            node.wait_status("its end", |s| s.accelerator.as_ref().unwrap().open == 0);
+            is_timed
         });
-        let timeouts = socket_values(&node.net, "rto:");
-        assert!(
-            timeouts.len() == 2 && timeouts.iter().all(|ms| *ms < 500.0),
-            "{timeouts:?}"
-        );
-        pair.exchange(100_000);
-        pair.close();
     }
 }
 

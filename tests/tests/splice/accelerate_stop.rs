@@ -54,7 +54,8 @@ fn a_killed_daemon_leaves_released_connections_and_no_routing() {
 fn a_killed_daemon_resets_what_was_taken_over() {
     let mut node = Node::new(long_path("acc-cut"), &[]);
     let mut pair = node.connect();
-    pair.exchange(1 << 20);
+    // See above: the policy has no time to release it.
+    pair.exchange(1 << 16);
     assert_eq!(totals(&node.daemon.status()), (1, 0));
     node.daemon.kill();
     pair.client.expect_reset(SOON);

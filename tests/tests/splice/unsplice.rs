@@ -8,7 +8,7 @@ use std::{
 
 use longsplice_engine::{PerSide, Returned, Side, Trap, Until, policy::SplicePolicy};
 use longsplice_tests::{
-    Bed, Pair, Policy,
+    Bed, Pair, Policy, SOON, eventually,
     library::{Depth, Desk, Library, at_once, near, trap_of},
     rng, soon,
 };
@@ -413,5 +413,34 @@ fn a_pair_that_is_only_relayed_comes_back_just_so() {
         let id = returned.id;
         let call = desk.library.splice(returned, Until::elapsed(Duration::ZERO));
         assert_eq!(call.returned().id, id, "it keeps its identity");
+    }
+}
+
+/// A request finds a pair that has just come back, and that its handler is about to pass on: nothing else tells it from one that
+/// is gone.
+#[test]
+fn a_pair_is_found_while_it_comes_back() {
+    for (policy, state) in [
+        (Policy::ON_DEMAND_DORMANT, "dormant"),
+        (Policy::ON_DEMAND, "detached"),
+    ] {
+        let bed = Bed::new("uns-again", policy);
+        let mut pair = bed.connect();
+        bed.splice(&pair, state);
+        let flow = bed.daemon.wait_state(pair.client_port(), &[state]);
+        for round in 0..100 {
+            bed.daemon.unsplice(flow.id).unwrap();
+            // It is spliced until it is back.
+            eventually("another splice", SOON, || {
+                match bed.daemon.request_splice(flow.id) {
+                    Ok(()) => Some(()),
+                    Err(error) if error.contains("409") => None,
+                    Err(error) => panic!("round {round}: {error}"),
+                }
+            });
+            bed.daemon.wait_state(pair.client_port(), &[state]);
+        }
+        pair.exchange(1 << 20);
+        pair.close();
     }
 }

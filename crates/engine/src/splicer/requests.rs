@@ -1,6 +1,6 @@
 //! Lists flows, and handles requests about one.
 
-use std::{collections::HashSet, time::Duration};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use longsplice_core::reason::RelayReason;
 use longsplice_dataplane::{Direction, Leg, PerSide};
@@ -11,7 +11,7 @@ use crate::{
     api::{FlowId, FlowInfo, FlowState, LegInfo, RequestError, Returned},
     recovery::orphans,
     recovery::reaper,
-    services::registry::direction_info,
+    services::registry::{Entry, direction_info},
 };
 
 /// Longest time to wait for an attempt to splice: less than a client of the admin interface waits.
@@ -20,6 +20,9 @@ const PATIENCE: Duration = Duration::from_secs(8);
 /// Time to retry an attempt that failed for a momentary reason, and the interval of retries.
 const MOMENT: Duration = Duration::from_secs(1);
 const AGAIN: Duration = Duration::from_millis(10);
+
+/// Time to wait for a number that is not listed: a pair that came back is not, until its handler passes it on.
+const BETWEEN_CALLS: Duration = Duration::from_millis(100);
 
 impl Splicer {
     /// Returns every flow, relayed ones too, by number; not those whose sockets a handler has. Walks over all records,
@@ -56,8 +59,7 @@ impl Splicer {
         }
         let begun = Instant::now();
         loop {
-            let Some(entry) = self.context.registry.get(id) else {
-                orphans::find(&self.context, id).await?;
+            let Some(entry) = self.entry(id).await? else {
                 return Err(RequestError::AlreadySpliced(id));
             };
             let told = entry.ask_and_wait().ok_or(RequestError::AlreadySpliced(id))?;
@@ -68,7 +70,8 @@ impl Splicer {
                     sleep(AGAIN).await;
                 }
                 Ok(Ok(Err(reason))) => return Err(RequestError::StaysRelayed(id, reason)),
-                Ok(Err(_)) => return Err(RequestError::NoSuchFlow(id)),
+                // The call ended: for a moment, if the pair came back.
+                Ok(Err(_)) => {}
                 Err(_) => {
                     let reason = entry.reason().unwrap_or(RelayReason::CouplingTimeout);
                     return Err(RequestError::StaysRelayed(id, reason));
@@ -111,12 +114,34 @@ impl Splicer {
     /// # Errors
     /// [`RequestError::NoSuchFlow`], [`RequestError::Ending`].
     pub async fn request_end(&self, id: FlowId) -> Result<(), RequestError> {
-        match self.context.registry.get(id) {
+        match self.entry(id).await? {
             Some(entry) => {
                 entry.end();
                 Ok(())
             }
             None => orphans::end(&self.context, id).await,
+        }
+    }
+
+    /// Returns the entry of a pair; `None`: it is a detached flow.
+    ///
+    /// # Errors
+    /// Returns [`RequestError::NoSuchFlow`] if no pair and no flow has this number.
+    async fn entry(&self, id: FlowId) -> Result<Option<Arc<Entry>>, RequestError> {
+        let registry = &self.context.registry;
+        if let Some(entry) = registry.get(id) {
+            return Ok(Some(entry));
+        }
+        let Err(none) = orphans::find(&self.context, id).await else {
+            return Ok(None);
+        };
+        let until = Instant::now() + BETWEEN_CALLS;
+        loop {
+            match registry.get(id) {
+                Some(entry) => return Ok(Some(entry)),
+                None if Instant::now() >= until => return Err(none),
+                None => sleep(AGAIN).await,
+            }
         }
     }
 }

@@ -20,7 +20,8 @@ use crate::config::{AccelerateConfig, EarlyAccept};
 /// Time for which the numbers of interfaces are remembered.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// Number of measurements of each end before one leg counts as nearly all of the path: a single one may have met a queue.
+/// Number of measurements of each end before one leg counts as nearly all of the path: a single one may have met a queue,
+/// or a radio that slept.
 const MEASUREMENTS: u32 = 3;
 
 /// Side of the node.

@@ -17,6 +17,9 @@ const MOST: usize = 4_096;
 /// Time for which a measurement counts.
 const FRESH: Duration = Duration::from_secs(60);
 
+/// Time between two measurements that count as two: those of one moment may have met the same queue.
+const APART: Duration = Duration::from_secs(1);
+
 /// Time for which a network counts as lossy after a connection with it had to be taken over for its losses.
 const LOSSY: Duration = Duration::from_secs(600);
 
@@ -29,7 +32,7 @@ const PREFIX_V6: u8 = 64;
 pub(super) struct Distance {
     pub(super) least: Duration,
     pub(super) most: Duration,
-    /// Number of measurements.
+    /// Number of measurements, of which each is some time after the one before.
     pub(super) measurements: u32,
 }
 
@@ -56,6 +59,8 @@ impl Distance {
 struct Known {
     distance: Distance,
     since: Instant,
+    /// Time of the last measurement that was counted.
+    counted: Instant,
 }
 
 /// Distances of networks from this node.
@@ -78,10 +83,22 @@ impl Distances {
     pub(super) fn note(&mut self, address: IpAddr, round_trip: Duration, now: Instant) {
         let is_old = |known: &Known| now.duration_since(known.since) >= FRESH;
         let (network, distance) = (network(address), Distance::of(round_trip));
-        let fresh = Known { distance, since: now };
+        let fresh = Known {
+            distance,
+            since: now,
+            counted: now,
+        };
         match self.known.get_mut(&network) {
             Some(known) if is_old(known) => *known = fresh,
-            Some(known) => known.distance = known.distance.and(distance),
+            Some(known) => {
+                let is_apart = now.duration_since(known.counted) >= APART;
+                known.counted = if is_apart { now } else { known.counted };
+                let measurements = u32::from(is_apart);
+                known.distance = known.distance.and(Distance {
+                    measurements,
+                    ..distance
+                });
+            }
             None => {
                 if self.known.len() >= MOST {
                     self.known.retain(|_, known| !is_old(known));
@@ -132,13 +149,14 @@ mod tests {
         let (mut distances, start) = (Distances::default(), Instant::now());
         distances.note(address("198.18.1.1"), 2 * MS, start);
         distances.note(address("198.18.1.9"), MS, start + FRESH / 2);
-        distances.note(address("198.18.1.7"), 3 * MS, start + FRESH / 2);
+        distances.note(address("198.18.1.7"), 3 * MS, start + FRESH / 2 + APART / 2);
         distances.note(address("2001:db8:1::1"), 5 * MS, start);
         let whole = |distances: &Distances, text: &str, at| distances.of(address(text), at);
         let all = Distance {
             least: MS,
             most: 3 * MS,
-            measurements: 3,
+            // Two of them may have met the same queue.
+            measurements: 2,
         };
         assert_eq!(whole(&distances, "198.18.1.200", start + FRESH / 2), Some(all));
         let of = |distances: &Distances, text: &str, at| Some(whole(distances, text, at)?.most);
