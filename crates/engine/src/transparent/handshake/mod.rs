@@ -413,11 +413,6 @@ impl Handshakes {
         let began = Instant::now();
         let confirmed = round_trip.and_then(|time| confirmation(packet, &known.syn, &answer, time));
         let pair = build(&known.syn, &answer, confirmed.is_some())?;
-        if let Some(confirmed) = confirmed
-            && let Err(error) = self.splicer.let_in(&confirmed)
-        {
-            tracing::debug!(%error, "a socket toward a server does not know its round-trip time");
-        }
         self.splicer.prepare_client(&pair.client)?;
         let handle = FlowHandle::default();
         if let Some(time) = round_trip {
@@ -438,6 +433,12 @@ impl Handshakes {
         self.send_marked(ends.1, &to_server)?;
         self.send_marked(ends.0, &to_client)?;
         self.splicer.context.stats.take_over.add(began.elapsed());
+        // The ends need not wait for this.
+        if let Some(confirmed) = confirmed
+            && let Err(error) = self.splicer.let_in(&confirmed)
+        {
+            tracing::debug!(%error, "a socket toward a server does not know its round-trip time");
+        }
         Ok(Some(Taken::Opened(Opened { pair, step, handle })))
     }
 
