@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// Drops what connection tracking finds invalid, and nothing else.
-const DROPS_INVALID: &str = "
+pub(crate) const DROPS_INVALID: &str = "
 table inet firewall {
     chain in { type filter hook input priority 0
         ct state invalid drop
@@ -25,14 +25,14 @@ table inet firewall {
 /// Drops by default.
 const EXAMPLE: &str = include_str!("../../../examples/accelerate.nft");
 
-fn nft(node: &Namespace, words: &str) -> String {
+pub(crate) fn nft(node: &Namespace, words: &str) -> String {
     let done = node.command("nft").args([words]).output().unwrap();
     assert!(done.status.success(), "nft {words}: {done:?}");
     String::from_utf8(done.stdout).unwrap()
 }
 
 /// Returns true if the kernel tracks connections. What it cannot run does not count as passed.
-fn tracks() -> bool {
+pub(crate) fn tracks() -> bool {
     let tracks = Path::new("/proc/sys/net/netfilter").exists();
     if !tracks {
         not_run("the kernel has no connection tracking");

@@ -1,21 +1,37 @@
 //! An accelerator is replaced: its successor takes the next connections over, and those that it had are released and go on.
 
 use std::{
-    net::{SocketAddr, TcpListener},
+    net::{SocketAddr, TcpListener, TcpStream},
     sync::atomic::{AtomicBool, Ordering},
     thread,
 };
 
-use longsplice_tests::{Load, soon};
+use longsplice_lab::Emulated;
+use longsplice_tests::{Load, Pair, SOON, emulated, soon};
 
 use crate::{
     accelerate::{Node, long_path, totals},
+    accelerate_firewall::{DROPS_INVALID, nft, tracks},
     accelerate_semantics::Depth,
 };
 
 #[test]
 fn busy_connections_outlive_replacements_and_new_ones_are_taken_over() {
-    let mut node = Node::new(long_path("acc-next"), &[]);
+    outlive_replacements(long_path("acc-next"));
+}
+
+/// Each process keeps its connections out of connection tracking, which would find them invalid.
+#[test]
+fn they_do_so_behind_a_firewall_that_drops_what_is_invalid() {
+    if tracks() {
+        let net = long_path("acc-next-wall");
+        nft(&net.forwarder, DROPS_INVALID);
+        outlive_replacements(net);
+    }
+}
+
+fn outlive_replacements(net: Emulated) {
+    let mut node = Node::new(net, &[]);
     let at = SocketAddr::from((node.listener.local_addr().unwrap().ip(), 7001));
     let server = node.net.server.run(|| TcpListener::bind(at)).unwrap().unwrap();
     let load = Load::start(&node.net.client, at, server, 4);
@@ -58,4 +74,22 @@ fn busy_connections_outlive_replacements_and_new_ones_are_taken_over() {
     let (served, errors) = load.end();
     assert!(errors.is_empty(), "of {served} connections: {errors:?}");
     println!("2 replacements of an accelerator: {served} connections, 0 refused or reset");
+}
+
+/// A client that was answered early waits for its server while the daemon is replaced: it is served.
+#[test]
+fn a_client_that_was_answered_early_is_served_by_the_replaced_daemon() {
+    // The server's answer takes longer than the start of a daemon.
+    let far = "rtt=1s,100Mbit".parse().unwrap();
+    let net = emulated("acc-next-early", "rtt20".parse().unwrap(), far);
+    let mut node = Node::new(net, &["--early-accept", "always"]);
+    let server = node.listener.local_addr().unwrap();
+    let connect = || TcpStream::connect_timeout(&server, SOON);
+    let client = node.net.client.run(connect).unwrap().unwrap();
+    node.daemon.replace(&node.net.forwarder);
+    let mut pair = Pair::accept(client, &node.listener);
+    pair.exchange(1_000);
+    assert_eq!(node.daemon.join_replaced(), [Some(0)]);
+    pair.exchange(1_000);
+    pair.close();
 }

@@ -211,8 +211,8 @@ impl Accelerator {
         let round_trip = began.elapsed();
         handle.note_round_trip(Side::Server, round_trip);
         let pair = Pair::new(client, server);
-        drop(permit);
         self.open(Opened { pair, step, handle });
+        drop(permit);
     }
 
     /// Has a task carry a connection that was just taken over.
@@ -235,8 +235,7 @@ impl Accelerator {
             round_trips: handle.round_trips(),
             times: 0,
         };
-        let carried = Arc::clone(self).carry(Box::new(pair), handle, released);
-        tokio::spawn(carried);
+        self.carry(Box::new(pair), handle, released);
     }
 
     fn set_congestion(&self, socket: impl AsFd, is_inside: bool) -> io::Result<()> {
@@ -267,13 +266,11 @@ impl Accelerator {
             times: 0,
         });
         let pair = Box::new(taken_over_again(returned, reason));
-        let carried = Arc::clone(self).carry(pair, FlowHandle::default(), released);
-        tokio::spawn(carried);
+        self.carry(pair, FlowHandle::default(), released);
     }
 
-    /// Relays a connection until it ends or is released. `released`: what is known of it then. There are thousands of these:
-    /// what is large stands in boxes, and only while it is needed.
-    async fn carry(self: Arc<Self>, pair: Box<Pair>, handle: FlowHandle, mut released: Released) {
+    /// Has a task relay a connection until it ends or is released. `released`: what is known of it then.
+    fn carry(self: &Arc<Self>, pair: Box<Pair>, handle: FlowHandle, released: Released) {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let carried = Carried {
             handle: handle.clone(),
@@ -281,6 +278,18 @@ impl Accelerator {
             is_releasing: false,
         };
         self.carried.lock().insert(number, carried);
+        tokio::spawn(Arc::clone(self).relay(number, pair, handle, released));
+    }
+
+    /// Relays a connection that is among the carried ones by this number. There are thousands of these tasks: what is large
+    /// stands in boxes, and only while it is needed.
+    async fn relay(
+        self: Arc<Self>,
+        number: u64,
+        pair: Box<Pair>,
+        handle: FlowHandle,
+        mut released: Released,
+    ) {
         let acceleration = Acceleration {
             thresholds: self.config.thresholds(),
             queue: self.config.queue,

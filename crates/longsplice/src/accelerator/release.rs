@@ -13,7 +13,7 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use super::Accelerator;
+use super::{Accelerator, MOST_EARLY};
 
 /// Time between two attempts to release a connection.
 const AGAIN: Duration = Duration::from_millis(50);
@@ -108,18 +108,20 @@ impl Accelerator {
         }
     }
 
-    /// Takes no connection over any more, and releases all that it has, busy ones too, for at most `time`. Returns the
-    /// number of connections that it still carries.
+    /// Takes no connection over any more, and releases all that it has, busy ones and those that wait for their server too, for
+    /// at most `time`. Returns the number of connections that it still has.
     pub(crate) async fn close(&self, time: Duration) -> usize {
         self.closing.store(true, Ordering::Relaxed);
         let until = Instant::now() + time;
         loop {
-            let flows: Vec<_> = self
-                .carried
-                .lock()
-                .values()
-                .filter_map(|c| c.handle.id())
-                .collect();
+            // Those that were answered early, and those whose task has not begun, cannot be asked yet.
+            let connecting = MOST_EARLY - self.early.available_permits();
+            let (flows, unnamed) = {
+                let carried = self.carried.lock();
+                let flows: Vec<_> = carried.values().filter_map(|c| c.handle.id()).collect();
+                let unnamed = carried.len() - flows.len();
+                (flows, unnamed)
+            };
             let mut asked = JoinSet::new();
             for id in flows {
                 let splicer = self.splicer().clone();
@@ -127,13 +129,14 @@ impl Accelerator {
             }
             let answers = tokio::select! {
                 answers = asked.join_all() => answers,
-                () = sleep_until(until) => return self.carried.lock().len(),
+                () = sleep_until(until) => return self.carried.lock().len() + connecting,
             };
             // A pair that may never be spliced would answer so at each attempt: the time ends that.
-            let waiting = answers
+            let stay = answers
                 .iter()
                 .filter(|answer| matches!(answer, Err(RequestError::StaysRelayed(..))))
                 .count();
+            let waiting = stay + unnamed + connecting;
             if waiting == 0 || Instant::now() >= until {
                 return waiting;
             }
