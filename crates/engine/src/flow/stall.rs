@@ -97,9 +97,9 @@ impl Flow {
         !matches!(self.mode(), Mode::Track | Mode::Undrain) || self.was_reset()
     }
 
-    /// Ends a flow both of whose sockets were closed by a reset. The reset of a socket stands at the end of what its end was sent.
-    /// An end that lacks some of that challenges it (RFC 5961 section 3.2), and the kernel answers with a reset in place; but an end
-    /// challenges once in a while only. So each end that lacks bytes is asked where it is, and the kernel answers that.
+    /// Ends a flow both of whose sockets were closed by a reset. That of a socket stands behind all that its end was sent. An end
+    /// that lacks some of it challenges the reset (RFC 5961 section 3.2), and the kernel resets it in place; but an end challenges
+    /// only once in a while. So each end that lacks bytes is asked what it expects, and the kernel answers that with a reset, too.
     pub(crate) fn end_by_reset(self) {
         let states = PerSide::from_fn(|side| self.leg(side));
         let lacks = |side: &Side| !states[*side].reset && !has_heard_all(&states, *side);

@@ -70,8 +70,9 @@ impl Splicer {
                     sleep(AGAIN).await;
                 }
                 Ok(Ok(Err(reason))) => return Err(RequestError::StaysRelayed(id, reason)),
-                // The call ended: for a moment, if the pair came back.
-                Ok(Err(_)) => {}
+                // The call ended. If the pair came back, another one begins.
+                Ok(Err(_)) if begun.elapsed() < MOMENT => {}
+                Ok(Err(_)) => return Err(RequestError::NoSuchFlow(id)),
                 Err(_) => {
                     let reason = entry.reason().unwrap_or(RelayReason::CouplingTimeout);
                     return Err(RequestError::StaysRelayed(id, reason));
