@@ -8,6 +8,7 @@ use anyhow::{Context, Result, ensure};
 use longsplice::admin::Status;
 use longsplice_lab::topology::Nodes;
 
+use crate::cores::{self, Pinned};
 use crate::daemon::{DETACH, Daemon, Instance, Policy};
 use crate::diversion::Diversion;
 use crate::filter::{self, Filter};
@@ -201,6 +202,15 @@ impl<'a> Rig<'a> {
     /// Starts a contender.
     pub(crate) fn start(&self, contender: Contender) -> Result<Standing<'a>> {
         self.start_between(contender, self.front(), self.server())
+    }
+
+    /// Starts a contender on the core of the middle, and keeps this thread on that of the ends.
+    pub(crate) fn start_apart(&self, contender: Contender) -> Result<(Standing<'a>, Pinned)> {
+        let standing = {
+            let _middle = Pinned::to(cores::MIDDLE)?;
+            self.start(contender)?
+        };
+        Ok((standing, Pinned::to(cores::ENDS)?))
     }
 
     /// Starts a contender that listens at `at`, if it is no router, toward a server at `to`.

@@ -142,6 +142,13 @@ pub fn veth_line(name: &str, options: LineOptions) -> Line {
     or_needs_root(Line::new(name, LineOptions { family, ..options }))
 }
 
+/// Runs `nft` in a namespace with these commands, and returns what it prints. Fails unless it succeeds.
+pub fn nft(namespace: &Namespace, commands: &str) -> String {
+    let done = namespace.command("nft").args([commands]).output().unwrap();
+    assert!(done.status.success(), "nft {commands}: {done:?}");
+    String::from_utf8(done.stdout).unwrap()
+}
+
 /// Captures the packets of all nodes with `tcpdump` (headers only) in the folder that the environment variable
 /// `LONGSPLICE_PCAP` names, to find the cause of a failure. Without the variable it captures nothing.
 pub fn capture(net: &topology::Nodes) -> Vec<Process> {

@@ -37,7 +37,7 @@ pub mod switch;
 mod times;
 mod wait;
 
-pub use bed::{Bed, Policy, capture, emulated, veth_line};
+pub use bed::{Bed, Policy, capture, emulated, nft, veth_line};
 pub use binary::{of_other_layout as other_layout, path as binary};
 pub use certificates::Certificate;
 pub use config::Config;
@@ -52,7 +52,7 @@ pub use pair::{End, Pair};
 pub use seed::rng;
 pub use status::{Flow, Status};
 pub use times::times;
-pub use wait::{SOON, accept, eventually, eventually_or, patient, soon, stop_listening};
+pub use wait::{Raise, SOON, accept, eventually, eventually_or, patient, soon, stop_listening};
 
 /// Fails unless every byte of every connection arrived, once and in order, at both ends.
 pub fn assert_all_ok(outcome: &longsplice_lab::Outcome) {

@@ -4,7 +4,10 @@ use std::{
     env,
     io::ErrorKind,
     net::{TcpListener, TcpStream},
-    sync::LazyLock,
+    sync::{
+        LazyLock,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -52,6 +55,16 @@ pub fn eventually_or<T>(
 /// Waits until `condition` holds, for [`SOON`].
 pub fn soon(what: &str, mut condition: impl FnMut() -> bool) {
     eventually(what, SOON, || condition().then_some(()));
+}
+
+/// Raises its flag when it is dropped: threads that run until then end, however a test ends.
+#[derive(Debug)]
+pub struct Raise<'a>(pub &'a AtomicBool);
+
+impl Drop for Raise<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 /// Accepts a connection; fails unless one comes soon.

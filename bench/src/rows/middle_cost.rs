@@ -9,7 +9,7 @@ use longsplice_lab::{Line, LineOptions};
 
 use super::Scope;
 use crate::contender::{Contender, Rig};
-use crate::cores::{self, MIDDLE, Pinned, Watch, Work};
+use crate::cores::{self, MIDDLE, Watch, Work};
 use crate::iperf::{self, Bulk, GBPS};
 use crate::report::{Comparison, Finding, Results, Series, Target};
 use crate::row::Row;
@@ -105,11 +105,7 @@ pub(super) fn rounds(scope: &Scope<'_>, offloads: bool, contenders: &[Contender]
 }
 
 fn one(scope: &Scope<'_>, rig: &Rig<'_>, contender: Contender) -> Result<Round> {
-    let standing = {
-        let _middle = Pinned::to(MIDDLE)?;
-        rig.start(contender)?
-    };
-    let _ends = Pinned::to(cores::ENDS)?;
+    let (standing, _ends) = rig.start_apart(contender)?;
     let seconds = scope.count(3, 1);
     let background = scope.background()?;
     let mut attempts = 0;

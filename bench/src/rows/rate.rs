@@ -8,7 +8,7 @@ use longsplice_lab::{Line, LineOptions};
 
 use super::Scope;
 use crate::contender::{Contender, Rig};
-use crate::cores::{self, Pinned, Watch, Work};
+use crate::cores::{self, Watch, Work};
 use crate::holder::{Held, Opening};
 use crate::report::{Comparison, Finding, Results, Series, Target};
 use crate::row::Row;
@@ -62,11 +62,7 @@ pub(super) fn measure(
         room: scope.room,
         nodes: &net,
     };
-    let standing = {
-        let _middle = Pinned::to(cores::MIDDLE)?;
-        rig.start(contender)?
-    };
-    let _ends = Pinned::to(cores::ENDS)?;
+    let (standing, _ends) = rig.start_apart(contender)?;
     let background = scope.background()?;
     let watch = Watch::start()?;
     let mut held = Held::open_by(

@@ -16,7 +16,7 @@ use socket2::SockRef;
 
 use super::Scope;
 use crate::contender::{Contender, Rig, Standing};
-use crate::cores::{self, MIDDLE, Pinned};
+use crate::cores;
 use crate::memory;
 use crate::report::{Comparison, Finding, Results, Series, Target};
 use crate::row::Row;
@@ -87,11 +87,7 @@ pub(super) fn run(scope: &Scope<'_>) -> Result<Results> {
     let mut all = Vec::new();
     for _ in 0..scope.count(3, 1) {
         for contender in CONTENDERS {
-            let standing = {
-                let _middle = Pinned::to(MIDDLE)?;
-                rig.start(contender)?
-            };
-            let _ends = Pinned::to(cores::ENDS)?;
+            let (standing, _ends) = rig.start_apart(contender)?;
             for case in &CASES {
                 let round = measure(scope, &rig, contender, &standing, case)
                     .with_context(|| format!("{}, {}", contender.title(), case.name))?;

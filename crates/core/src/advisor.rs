@@ -241,8 +241,9 @@ pub fn advise(
     if path <= thresholds.short_path {
         return Advice::Splice(SpliceReason::ShortPath);
     }
-    let is_surely_long = |leg: &LegSample| leg.delivered >= CONFIRMING_SEGMENTS || age >= FIRST_TIME;
-    if thresholds.is_final && has_negligible_leg && !is_surely_long(client.longer(server)) {
+    let far = [client, server].into_iter().max_by_key(|leg| leg.base_rtt());
+    let is_confirmed = age >= FIRST_TIME || far.is_some_and(|leg| leg.delivered >= CONFIRMING_SEGMENTS);
+    if thresholds.is_final && has_negligible_leg && !is_confirmed {
         return wait(RelayReason::AdvisedWait, 2, 10);
     }
     if !has_negligible_leg && thresholds.is_too_young(path, age, bytes) {

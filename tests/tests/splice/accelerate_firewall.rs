@@ -3,8 +3,8 @@
 
 use std::path::Path;
 
-use longsplice_lab::{Emulated, Family, Namespace, not_run};
-use longsplice_tests::{SOON, soon};
+use longsplice_lab::{Emulated, Family, not_run};
+use longsplice_tests::{SOON, nft, soon};
 
 use crate::{
     accelerate::{Node, long_path, totals},
@@ -24,12 +24,6 @@ table inet firewall {
 
 /// Drops by default.
 const EXAMPLE: &str = include_str!("../../../examples/accelerate.nft");
-
-pub(crate) fn nft(node: &Namespace, words: &str) -> String {
-    let done = node.command("nft").args([words]).output().unwrap();
-    assert!(done.status.success(), "nft {words}: {done:?}");
-    String::from_utf8(done.stdout).unwrap()
-}
 
 /// Returns true if the kernel tracks connections. What it cannot run does not count as passed.
 pub(crate) fn tracks() -> bool {

@@ -9,7 +9,7 @@ use std::{
 };
 
 use longsplice_lab::{Emulated, Family, Namespace};
-use longsplice_tests::{Flow, Pair, SOON, Status, emulated, ip, nodad, rng, soon};
+use longsplice_tests::{Flow, Pair, SOON, Status, emulated, ip, nft, nodad, rng, soon};
 
 use crate::accelerate::{Node, long_path, passed_through, router, totals};
 
@@ -198,14 +198,7 @@ fn the_first_segment_that_is_lost_is_repeated_soon() {
             tcp dport 7000 tcp flags & psh == psh tcp sport != @seen add @seen { tcp sport } drop
         }
     }";
-    let done = node
-        .net
-        .server
-        .command("nft")
-        .args([drop_first])
-        .output()
-        .unwrap();
-    assert!(done.status.success(), "{done:?}");
+    nft(&node.net.server, drop_first);
     let mut pair = node.connect();
     soon("two timed sockets", || {
         socket_values(&node.net, "rtt:").len() == 2

@@ -57,8 +57,7 @@ fn a_bulk_stream_over_two_long_legs_stays_taken_over() {
     }
 }
 
-/// A handshake that met a full queue makes its leg look longer than it is. The connection is not released for it, and its
-/// sockets learn the true distance.
+/// A handshake that met a full queue makes its leg look longer than it is. The connection is not released for it.
 #[test]
 fn a_handshake_behind_a_full_queue_is_no_reason_for_a_release() {
     let slow = "rtt=20ms,10Mbit,queue=1MiB".parse().unwrap();

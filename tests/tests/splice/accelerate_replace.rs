@@ -7,11 +7,11 @@ use std::{
 };
 
 use longsplice_lab::Emulated;
-use longsplice_tests::{Load, Pair, SOON, emulated, soon};
+use longsplice_tests::{Load, Pair, SOON, emulated, nft, soon};
 
 use crate::{
     accelerate::{Node, long_path, totals},
-    accelerate_firewall::{DROPS_INVALID, nft, tracks},
+    accelerate_firewall::{DROPS_INVALID, tracks},
     accelerate_semantics::Depth,
 };
 

@@ -9,19 +9,13 @@ use std::{
 
 use longsplice_lab::{Line, LineOptions, Namespace, not_run};
 use longsplice_repair::tcp_info;
-use longsplice_tests::{Bed, Pair, Policy, SOON, accept, eventually, ip, patient, soon, veth_line};
+use longsplice_tests::{Bed, Pair, Policy, SOON, accept, eventually, ip, nft, patient, soon, veth_line};
 use socket2::{Domain, Protocol, Socket, Type};
 
 const BYTES: u64 = 1 << 20;
 
 fn set(namespace: &Namespace, option: &str, value: &str) {
     namespace.sysctl(&format!("net.ipv4.{option}"), value).unwrap();
-}
-
-fn nft(node: &Namespace, words: &str) -> String {
-    let done = node.command("nft").args([words]).output().unwrap();
-    assert!(done.status.success(), "nft {words}: {done:?}");
-    String::from_utf8(done.stdout).unwrap()
 }
 
 fn bed(name: &str, change: impl Fn(&Line)) -> Bed {

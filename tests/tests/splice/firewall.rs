@@ -4,8 +4,8 @@
 
 use std::{fs, thread};
 
-use longsplice_lab::{Line, LineOptions, Namespace};
-use longsplice_tests::{Bed, Config, Policy, soon, times, veth_line};
+use longsplice_lab::{Line, LineOptions};
+use longsplice_tests::{Bed, Config, Policy, nft, soon, times, veth_line};
 
 const BYTES: u64 = 4 << 20;
 
@@ -17,12 +17,6 @@ add rule inet fw in ct state established,related accept
 add rule inet fw in ct state invalid counter drop
 add rule inet fw in tcp flags & (fin|syn|rst|ack) == syn ct state new accept
 add rule inet fw in counter drop";
-
-fn nft(node: &Namespace, words: &str) -> String {
-    let done = node.command("nft").args([words]).output().unwrap();
-    assert!(done.status.success(), "nft {words}: {done:?}");
-    String::from_utf8(done.stdout).unwrap()
-}
 
 /// Makes three nodes whose forwarder has these rules.
 pub(crate) fn guarded(name: &str) -> Line {
@@ -86,13 +80,7 @@ fn a_host_that_masquerades_has_the_rules_of_the_example() {
     let nodes = || {
         let net = veth_line("fw-nat", LineOptions::default());
         let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/firewall.nft");
-        let loaded = net
-            .forwarder
-            .command("nft")
-            .args(["-f", example])
-            .output()
-            .unwrap();
-        assert!(loaded.status.success(), "{loaded:?}");
+        nft(&net.forwarder, &format!("include \"{example}\""));
         net
     };
     comes_back_through(nodes, returns(), |_| {});

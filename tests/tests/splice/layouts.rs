@@ -10,7 +10,7 @@ use std::{
 };
 
 use longsplice_lab::{Family, Line, LineOptions};
-use longsplice_tests::{Config, Daemon, Load, Pair, binary, other_layout, soon, veth_line};
+use longsplice_tests::{Config, Daemon, Load, Pair, Raise, binary, other_layout, soon, veth_line};
 
 /// Kinds of flows, each with a listener of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -274,15 +274,6 @@ fn rated(flows: &mut [Moved]) -> impl Iterator<Item = &mut Moved> {
 
 fn trapped(flows: &mut [Moved]) -> impl Iterator<Item = &mut Moved> {
     flows.iter_mut().filter(|flow| flow.kind.is_trapped())
-}
-
-/// Sets the flag when it is dropped.
-struct Raise<'a>(&'a AtomicBool);
-
-impl Drop for Raise<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }
 
 /// Moves 200 flows forward and 200 back, each time over a SIGKILL. About a half of them ends in between and is replaced; the

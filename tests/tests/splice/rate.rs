@@ -13,7 +13,7 @@ use std::{
 
 use longsplice_lab::{Emulated, LinkSpec};
 use longsplice_repair::tcp_info;
-use longsplice_tests::{Config, Daemon, Pair, emulated, soon};
+use longsplice_tests::{Config, Daemon, Pair, Raise, emulated, soon};
 use parking_lot::Mutex;
 use socket2::SockRef;
 
@@ -102,15 +102,6 @@ fn a_spliced_stream_comes_near_its_limit_and_not_beyond() {
         "nothing of the client's was dropped"
     );
     limited.pair.close();
-}
-
-/// Raises the flag when it is dropped.
-struct Raise<'a>(&'a AtomicBool);
-
-impl Drop for Raise<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }
 
 /// One stream lasts through all states of a connection.

@@ -3,7 +3,7 @@
 use std::{thread, time::Duration};
 
 use longsplice_engine::Side;
-use longsplice_tests::{Bed, Policy, rng, soon};
+use longsplice_tests::{Bed, Policy, nft, rng, soon};
 
 /// Longest time that counts as at once, on a busy machine.
 const AT_ONCE: Duration = Duration::from_secs(2);
@@ -12,11 +12,6 @@ const AT_ONCE: Duration = Duration::from_secs(2);
 enum By {
     Client,
     Server,
-}
-
-fn nft(namespace: &longsplice_lab::Namespace, rules: &str) {
-    let done = namespace.command("nft").args([rules]).output().unwrap();
-    assert!(done.status.success(), "{done:?}");
 }
 
 fn reset(name: &str, policy: Policy<'_>, state: &str, by: By) {

@@ -10,7 +10,8 @@ use std::{
 
 use longsplice_lab::{ConnectionSpec, Line, Outcome, Traffic, TrafficServer, TrafficSpec};
 use longsplice_tests::{
-    Bed, Config, Daemon, Flow, Pair, Policy, SOON, assert_all_ok, assert_whole_or_reset, rng, soon, veth_line,
+    Bed, Config, Daemon, Flow, Pair, Policy, Raise, SOON, assert_all_ok, assert_whole_or_reset, rng, soon,
+    veth_line,
 };
 
 const CONNECTIONS: u64 = 8;
@@ -85,15 +86,6 @@ fn spliced_flows_survive(policy: Policy<'_>, state: &str) {
     new.exchange(4 << 20);
     new.close();
     assert_eq!(bed.daemon.status().spliced_total, 1);
-}
-
-/// Sets the flag when it is dropped.
-struct Raise<'a>(&'a AtomicBool);
-
-impl Drop for Raise<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }
 
 /// Returns the properties of flows that a restart must not change.

@@ -6,7 +6,7 @@ use longsplice_lab::{Line, LineOptions};
 
 use super::super::Scope;
 use crate::contender::{Contender, Rig};
-use crate::cores::{self, Pinned};
+use crate::cores;
 use crate::holder::Held;
 use crate::report::{Comparison, Finding, Results, Series, Statistic, Target};
 use crate::row::Row;
@@ -15,17 +15,13 @@ use crate::row::Row;
 pub(in crate::rows) fn run(scope: &Scope<'_>) -> Result<Results> {
     let connections = scope.count(4000, 200);
     let net = Line::new("bench", LineOptions::router())?;
-    // The kernel of an end works on a core of its own, as in another machine: it is no part of the node's time.
+    // Part the cores: the kernel of an end works as in another machine, and is no part of the node's time.
     cores::part(&net)?;
     let rig = Rig {
         room: scope.room,
         nodes: &net,
     };
-    let standing = {
-        let _middle = Pinned::to(cores::MIDDLE)?;
-        rig.start(Contender::TakenOver)?
-    };
-    let _ends = Pinned::to(cores::ENDS)?;
+    let (standing, _ends) = rig.start_apart(Contender::TakenOver)?;
     let held = Held::open(&net, rig.server(), standing.at, connections)?;
     let times = standing.status()?.counters.take_over;
     drop(held);

@@ -15,7 +15,7 @@ use self::echo::Echo;
 use self::tables::Costs;
 use super::Scope;
 use crate::contender::{Contender, Rig, Standing};
-use crate::cores::{self, Pinned};
+use crate::cores;
 use crate::report::{Comparison, Finding, Results, Series, Target};
 use crate::row::Row;
 
@@ -70,11 +70,7 @@ pub(super) fn run(scope: &Scope<'_>) -> Result<Results> {
 }
 
 fn measure(scope: &Scope<'_>, rig: &Rig<'_>, contender: Contender, all: &mut Vec<Sample>) -> Result<()> {
-    let standing = {
-        let _middle = Pinned::to(cores::MIDDLE)?;
-        rig.start(contender)?
-    };
-    let _ends = Pinned::to(cores::ENDS)?;
+    let (standing, _ends) = rig.start_apart(contender)?;
     for size in SIZES {
         let echo = echo_again(scope, rig, &standing, size)
             .with_context(|| format!("{}, {size} bytes", contender.title()))?;

@@ -100,15 +100,6 @@ impl LegSample {
         self.min_rtt.unwrap_or(self.rtt).min(self.rtt)
     }
 
-    /// Returns the one of two legs that has the longer round-trip time.
-    pub(super) fn longer<'a>(&'a self, other: &'a LegSample) -> &'a LegSample {
-        if self.base_rtt() >= other.base_rtt() {
-            self
-        } else {
-            other
-        }
-    }
-
     /// Returns an estimate of the bytes that the peer can have in flight: a lower bound of its congestion window.
     pub(super) fn in_flight_estimate(&self) -> u64 {
         bytes_in(self.received_peak.max(self.received_rate), self.rtt).min(u64::from(self.receive_window))

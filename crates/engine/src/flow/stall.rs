@@ -106,7 +106,7 @@ impl Flow {
         let ask = |side| (self.legs[side], question(self.legs[side], &states[side]));
         let questions: Vec<_> = Side::BOTH.into_iter().filter(lacks).map(ask).collect();
         let kernel = Arc::clone(&self.kernel);
-        // The programs would take the question for a segment of the socket.
+        // Release the flow first: its programs would take the questions for segments of the sockets.
         drop(self);
         for (leg, question) in questions {
             if let Err(error) = kernel.announcer.send(leg.peer.ip(), &question) {

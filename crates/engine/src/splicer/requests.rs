@@ -59,8 +59,12 @@ impl Splicer {
         }
         let begun = Instant::now();
         loop {
-            let Some(entry) = self.entry(id).await? else {
-                return Err(RequestError::AlreadySpliced(id));
+            let entry = match self.context.registry.get(id) {
+                Some(entry) => entry,
+                None => match orphans::find(&self.context, id).await {
+                    Ok(_) => return Err(RequestError::AlreadySpliced(id)),
+                    Err(none) => self.next_call(id).await.ok_or(none)?,
+                },
             };
             let told = entry.ask_and_wait().ok_or(RequestError::AlreadySpliced(id))?;
             let told = timeout(PATIENCE, told).await;
@@ -70,7 +74,7 @@ impl Splicer {
                     sleep(AGAIN).await;
                 }
                 Ok(Ok(Err(reason))) => return Err(RequestError::StaysRelayed(id, reason)),
-                // The call ended. If the pair came back, another one begins.
+                // Ask again: the call ended, and if the pair came back, another one begins.
                 Ok(Err(_)) if begun.elapsed() < MOMENT => {}
                 Ok(Err(_)) => return Err(RequestError::NoSuchFlow(id)),
                 Err(_) => {
@@ -115,33 +119,24 @@ impl Splicer {
     /// # Errors
     /// [`RequestError::NoSuchFlow`], [`RequestError::Ending`].
     pub async fn request_end(&self, id: FlowId) -> Result<(), RequestError> {
-        match self.entry(id).await? {
-            Some(entry) => {
-                entry.end();
-                Ok(())
-            }
-            None => orphans::end(&self.context, id).await,
-        }
+        let entry = match self.context.registry.get(id) {
+            Some(entry) => entry,
+            None => match orphans::end(&self.context, id).await {
+                Err(none @ RequestError::NoSuchFlow(_)) => self.next_call(id).await.ok_or(none)?,
+                ended => return ended,
+            },
+        };
+        entry.end();
+        Ok(())
     }
 
-    /// Returns the entry of a pair; `None`: it is a detached flow.
-    ///
-    /// # Errors
-    /// Returns [`RequestError::NoSuchFlow`] if no pair and no flow has this number.
-    async fn entry(&self, id: FlowId) -> Result<Option<Arc<Entry>>, RequestError> {
-        let registry = &self.context.registry;
-        if let Some(entry) = registry.get(id) {
-            return Ok(Some(entry));
-        }
-        let Err(none) = orphans::find(&self.context, id).await else {
-            return Ok(None);
-        };
+    /// Waits for the next call of a pair that has come back, for a moment; `None`: there is none.
+    async fn next_call(&self, id: FlowId) -> Option<Arc<Entry>> {
         let until = Instant::now() + BETWEEN_CALLS;
         loop {
-            match registry.get(id) {
-                Some(entry) => return Ok(Some(entry)),
-                None if Instant::now() >= until => return Err(none),
-                None => sleep(AGAIN).await,
+            match self.context.registry.get(id) {
+                None if Instant::now() < until => sleep(AGAIN).await,
+                found => return found,
             }
         }
     }

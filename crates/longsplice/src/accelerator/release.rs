@@ -114,7 +114,7 @@ impl Accelerator {
         self.closing.store(true, Ordering::Relaxed);
         let until = Instant::now() + time;
         loop {
-            // Those that were answered early, and those whose task has not begun, cannot be asked yet.
+            // Wait for those that cannot be asked yet: answered early, or with a task that has not begun.
             let connecting = MOST_EARLY - self.early.available_permits();
             let (flows, unnamed) = {
                 let carried = self.carried.lock();

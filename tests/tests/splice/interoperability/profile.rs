@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use longsplice_lab::{Namespace, topology::Leg};
-use longsplice_tests::ip;
+use longsplice_tests::{ip, nft};
 
 /// Trait of a profile that no setting of the namespace makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -193,8 +193,7 @@ impl Profile {
                 "add table inet byhand; add chain inet byhand out {{ type filter hook output priority 0; }}; \
                  add rule inet byhand out {rule}"
             );
-            let done = node.command("nft").args([table]).output().unwrap();
-            assert!(done.status.success(), "{done:?}");
+            nft(node, &table);
         }
     }
 }

@@ -433,7 +433,7 @@ impl Handshakes {
         self.send_marked(ends.1, &to_server)?;
         self.send_marked(ends.0, &to_client)?;
         self.splicer.context.stats.take_over.add(began.elapsed());
-        // The ends need not wait for this.
+        // Confirm the socket last: the ends need not wait for that.
         if let Some(confirmed) = confirmed
             && let Err(error) = self.splicer.let_in(&confirmed)
         {
