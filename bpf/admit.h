@@ -276,6 +276,22 @@ static __always_inline enum admission check_reset(const struct ls_record *rec, c
 }
 
 /*
+ * Returns whether a segment without payload has a number below `acked`, which the far end has acknowledged,
+ * because the window of its sender was taken back below what it had sent: before a drain (coupled_edge()), or
+ * by the far end itself. Linux numbers an acknowledgement by the edge that holds then. The far end does not
+ * read what it takes for old, and if both windows were taken back, neither end would hear the other again.
+ * An acknowledgement that is late says less than a later one did, and stays as it is; so do keep-alives and
+ * probes, which are answered because they are old: they have the number of the last byte sent.
+ */
+static __always_inline int is_held_back(const struct ls_record *rec, const struct ls_record *back,
+					__u32 acked, const struct segment *seg)
+{
+	return before(seg->seq, acked) && before(seg->seq, end_of(rec) - 1) && seg->end == seg->seq &&
+	       !before(seg->ack, rec->rx_ack) && !before(edge_of(seg, scale_in(rec)), rec->rx_edge) &&
+	       is_echo(rec, back, seg);
+}
+
+/*
  * Checks a segment of a spliced flow. Admits it with seg->in_place if it can be the sender's own: it is to be
  * noted and forwarded; without seg->in_place if it may be: it is to be forwarded and not noted. `offered` is
  * the edge up to which the sender may send.
@@ -286,8 +302,8 @@ static __always_inline enum admission check_reset(const struct ls_record *rec, c
  * (section 4.2), and repetitions of old bytes, keep-alives and probes among them, as far back as the far
  * end's window can reach. So does a segment that begins in the window and ends beyond it: the sender may not
  * know the window, if it was told of more before or an update was lost, and learns of it by the answer alone.
- * No guess changes our notes: two guesses could achieve what one cannot, make a reset count or turn TSval
- * back.
+ * An acknowledgement that is_held_back() gets the number at which the far end reads it. No guess changes our
+ * notes: two guesses could achieve what one cannot, make a reset count or turn TSval back.
  */
 static __always_inline enum admission check_against(const struct ls_record *rec, const struct ls_record *back,
 						    __u32 offered, struct segment *seg,
@@ -305,6 +321,8 @@ static __always_inline enum admission check_against(const struct ls_record *rec,
 	if ((after(seg->seq, offered) && after(seg->end, offered + 1)) ||
 	    before(seg->end, acked - 1 - (65535 << scale_in(back))))
 		return refuse(reason, LS_V_DROP_WINDOW);
+	if (is_held_back(rec, back, acked, seg))
+		seg->seq = seg->end = acked;
 	if (before(seg->end, acked))
 		return ADMITTED;
 	/* The segment is not lost for good: retransmitted after the missing bytes, it is next in order. */

@@ -158,13 +158,13 @@ __noinline int write_across_fast(struct __sk_buff *skb, struct headers *old, str
 	return old && new ? write_across(skb, old, new, opt_len & 63, 1) : -1;
 }
 
-/* Returns whether a segment is to leave as it came. PAWS may require a higher TSval; packets with IP options
- * go the usual way. */
+/* Returns whether a segment is to leave as it came. It may have got another number (check_against()), and
+ * PAWS may require a higher TSval; packets with IP options go the usual way. */
 static __always_inline int leaves_as_it_came(const struct flow_ref *flow, const struct headers *h,
 					     const struct segment *seg)
 {
 	return flow->rec->traits & LS_IDENTITY && !flow->slot && l4_of(h) == (is_v6(h) ? V6_L4 : V4_L4) &&
-	       !(seg->ts_at && monotonic_tsval(flow->rec, seg));
+	       seg->seq == bpf_ntohl(h->tcp.seq) && !(seg->ts_at && monotonic_tsval(flow->rec, seg));
 }
 
 /* Writes the first `len` bytes of the packet, in linear memory or not. Returns 0, or -1. */

@@ -142,6 +142,9 @@ fn check_against(rec: &Record, back: &Record, offered: Seq, seg: &mut Segment, c
     if (seg.seq.after(offered) && seg.end().after(limit)) || seg.end().before(oldest) {
         return Err(Verdict::DropWindow);
     }
+    if is_held_back(rec, back, acked, seg) {
+        seg.seq = acked;
+    }
     if seg.end().before(acked) {
         return Ok(false);
     }
@@ -153,6 +156,17 @@ fn check_against(rec: &Record, back: &Record, offered: Seq, seg: &mut Segment, c
         };
     }
     Ok(true)
+}
+
+/// Returns whether a segment without payload has an old number because its sender's window was taken back below what it
+/// had sent, and is neither late nor a probe: `is_held_back` of `admit.h`.
+fn is_held_back(rec: &Record, back: &Record, acked: Seq, seg: &Segment) -> bool {
+    seg.seq.before(acked)
+        && seg.seq.before(rec.end() - 1)
+        && !seg.occupies()
+        && !seg.ack.before(rec.rx_ack)
+        && !seg.edge(rec.wscale_in).before(rec.rx_edge)
+        && is_echo(rec, back, seg)
 }
 
 /// Notes the end of the sender's stream: a reset counts only where it can be in place (RFC 5961 sections 3.2 and 4.2).

@@ -100,6 +100,40 @@ fn a_segment_leaves_as_it_came() {
     flow.plane.end(legs);
 }
 
+/// The number of an acknowledgement that its receiver would take for old changes here, too.
+#[test]
+fn an_acknowledgement_below_a_window_that_was_taken_back_gets_a_number_that_is_read() {
+    let flow = Flow::detached(Plan::default());
+    let (plan, legs) = (Plan::identity(), same_ends());
+    splice(&flow, &plan, legs);
+    let bare = |side: Side, offset: u32, acked| {
+        let options = usual(plan.clock[side], plan.clock[side.other()]);
+        let next = segment(&plan, legs, side, options);
+        Packet {
+            seq: next.seq.wrapping_add(offset),
+            ack: next.ack.wrapping_add(acked),
+            window: 10_000,
+            payload: Vec::new(),
+            ..next
+        }
+    };
+    for side in Side::BOTH {
+        let payload = pattern(100);
+        let data = Packet {
+            payload,
+            ..bare(side, 0, 0)
+        };
+        assert_eq!(flow.ingress(side, &data.bytes()).verdict, REDIRECT);
+    }
+    for (side, number) in [(Side::Client, 100), (Side::Server, 60)] {
+        let came = bare(side, number, 100);
+        let options = came.options.clone();
+        let left = hop(&bare(side, 100, 100), side, options);
+        flow.ingress_gives(side, &came.bytes(), (REDIRECT, "forwarded", &left.bytes()));
+    }
+    flow.plane.end(legs);
+}
+
 /// Fragments still get another identification (docs/decisions/0013), the same for all of a datagram.
 #[test]
 fn fragments_leave_as_they_came_but_for_the_identification() {

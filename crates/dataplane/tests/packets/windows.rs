@@ -3,7 +3,8 @@
 use longsplice_dataplane::{Mode, Seq, Side};
 
 use crate::support::{
-    flow::{Flow, OK, Plan, SHOT},
+    flow::{Flow, OK, Plan, REDIRECT, SHOT},
+    options::usual,
     packet::*,
     woken::Past,
 };
@@ -324,5 +325,54 @@ fn a_socket_wakes_to_what_was_promised() {
         let leg = flow.raw_leg(far);
         let edge = flow.plan.peer[far].wrapping_add(900 + 10_000);
         assert_eq!((leg.loc_edge, leg.tx_edge), (edge, edge));
+    }
+}
+
+/// Each end's number is below what the other one has: it was the edge of a window when that was taken back. Neither would
+/// read what the other says.
+#[test]
+fn an_acknowledgement_below_a_window_that_was_taken_back_gets_a_number_that_is_read() {
+    const SENT: u32 = 1_000;
+    for make in [Flow::dormant, Flow::detached] {
+        let flow = make(Plan::default());
+        let says = |side: Side, offset: u32, len, acked, window| Packet {
+            window,
+            ..flow.timed(side, 9, flow.later(side, offset, len, acked))
+        };
+        for side in Side::BOTH {
+            flow.forwards(side, &says(side, 0, SENT, 0, 9_999), &mut flow.reference(side));
+        }
+        for side in Side::BOTH {
+            let mut reference = flow.reference(side);
+            let other = side.other();
+            flow.forwards(
+                other,
+                &says(other, SENT, 0, SENT, 10_000),
+                &mut flow.reference(other),
+            );
+            for _ in 0..2 {
+                let came = says(side, 600, 0, SENT, 10_000).bytes();
+                let read = reference.translate(&says(side, SENT, 0, SENT, 10_000)).bytes();
+                flow.ingress_gives(side, &came, (REDIRECT, "forwarded", &read));
+            }
+            for (offset, len, acked, window) in [
+                (600, 0, SENT - 1, 10_000),   // late: it says less than is known
+                (SENT - 1, 0, SENT, 10_000),  // a keep-alive
+                (600, 100, SENT, 10_000),     // a repetition
+                (600, 0, SENT - 400, 10_000), // late
+            ] {
+                let old = says(side, offset, len, acked, window);
+                flow.forwards_stray(side, &old, &mut reference);
+            }
+            // A smaller window than the known one is that of an earlier moment.
+            let smaller = says(side, 600, 0, SENT, 9_900);
+            flow.forwards_stray(side, &smaller, &mut reference);
+            // A guess does not know what time its sender was told.
+            let guess = Packet {
+                options: usual(flow.plan.clock[side] + 9, flow.told(side).wrapping_add(1 << 30)),
+                ..says(side, 600, 0, SENT, 10_000)
+            };
+            flow.forwards_stray(side, &guess, &mut reference);
+        }
     }
 }
