@@ -62,7 +62,8 @@ int egress(struct __sk_buff *skb)
 			skb->tc_index = TAG_FORWARDED;
 		return NEXT;
 	}
-	if (!scratch)
+	/* The host forwards what came in: it is of no local socket. */
+	if (!scratch || skb->ingress_ifindex)
 		return NEXT;
 	seg = &scratch->segment;
 	kind = parse_tuple(skb, &scratch->in, &tuple, REVERSED);

@@ -84,8 +84,7 @@ static __always_inline int is_within(const __u64 address[2], const __u64 net[2],
 	return !(((address[0] ^ net[0]) & mask[0]) | ((address[1] ^ net[1]) & mask[1]));
 }
 
-/* Returns whether a packet fits a rule. Compares the flags first: most rules are about packets that open a
- * connection, and most packets do not. */
+/* Returns whether a packet fits a rule. */
 static __always_inline int fits_rule(const struct ls_rule *r, const struct tcp_packet *p, __u32 ifindex)
 {
 	return (p->flags & r->flags_mask) == r->flags && (!r->ifindex || r->ifindex == ifindex) &&
@@ -108,6 +107,8 @@ static __always_inline void count_rule(const struct ls_rules *set, const struct 
 struct search {
 	const struct ls_rules *set;
 	const struct tcp_packet *packet;
+	__u64 left;  /* entries of this word that the packet may fit, and that it was not compared with */
+	__u32 first; /* entry of the word's lowest bit */
 	__u32 ifindex;
 	__u32 found;   /* an index, or LS_RULES_MAX */
 	__u32 let_in;  /* a program has let the packet in: it is not asked about again */
@@ -115,10 +116,43 @@ struct search {
 	__u32 counted; /* the last rule that only counts, so that its entries count a packet once */
 };
 
-static long search_step(__u32 n, struct search *search)
+/* Returns the entries that the packet may fit, of one word of them: those that fit each of its bytes. */
+static __always_inline __u64 may_fit(const struct ls_rules *set, const struct tcp_packet *p, __u32 ifindex,
+				     __u32 word)
+{
+	const __u8 *source = (const __u8 *)p->src, *destination = (const __u8 *)p->dst;
+
+	return set->bits[LS_B_FLAGS][p->flags].word[word] &
+	       set->bits[LS_B_IFINDEX][ifindex & 255].word[word] &
+	       set->bits[LS_B_SPORT_HIGH][p->from_port >> 8].word[word] &
+	       set->bits[LS_B_SPORT_LOW][p->from_port & 255].word[word] &
+	       set->bits[LS_B_DPORT_HIGH][p->to_port >> 8].word[word] &
+	       set->bits[LS_B_DPORT_LOW][p->to_port & 255].word[word] &
+	       set->bits[LS_B_SADDR][source[15]].word[word] &
+	       set->bits[LS_B_DADDR][destination[15]].word[word];
+}
+
+/* Returns the place of the lowest bit, of which there is one: the number of bits below it. Without a branch,
+ * since the verifier would follow each of them. */
+static __always_inline __u32 lowest_of(__u64 bits)
+{
+	__u64 below = (bits & -bits) - 1;
+
+	below -= below >> 1 & 0x5555555555555555ULL;
+	below = (below & 0x3333333333333333ULL) + (below >> 2 & 0x3333333333333333ULL);
+	below = (below + (below >> 4)) & 0x0f0f0f0f0f0f0f0fULL;
+	return below * 0x0101010101010101ULL >> 56;
+}
+
+static long search_step(__u32 step, struct search *search)
 {
 	const struct ls_rule *r;
+	__u32 n;
 
+	if (!search->left)
+		return 1;
+	n = search->first + lowest_of(search->left);
+	search->left &= search->left - 1;
 	if (n >= LS_RULES_MAX)
 		return 1;
 	r = &search->set->rule[n];
@@ -139,7 +173,8 @@ static long search_step(__u32 n, struct search *search)
 }
 
 /* Finds the first rule that the packet meets and that decides, and counts the packet there. NULL: none; then
- * *skipped tells whether only rules that ask or copy would have decided. */
+ * *skipped tells whether only rules that ask or copy would have decided. Most packets fit no entry, however
+ * many there are: a look at eight bytes says so. */
 static __always_inline const struct ls_rule *
 first_match(const struct ls_rules *set, const struct tcp_packet *p, __u32 ifindex, int let_in, int *skipped)
 {
@@ -153,9 +188,14 @@ first_match(const struct ls_rules *set, const struct tcp_packet *p, __u32 ifinde
 	};
 	const struct ls_rule *r;
 
-	if ((p->flags & set->head.flags) != set->head.flags)
-		return NULL;
-	bpf_loop(set->head.count, search_step, &search, 0);
+	for (__u32 word = 0; word < LS_RULES_WORDS; word++) {
+		if (search.first >= set->head.count || search.found < LS_RULES_MAX)
+			break;
+		search.left = may_fit(set, p, ifindex, word);
+		if (search.left)
+			bpf_loop(64, search_step, &search, 0);
+		search.first += 64;
+	}
 	*skipped = search.skipped;
 	if (search.found >= LS_RULES_MAX)
 		return NULL;

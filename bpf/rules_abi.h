@@ -12,6 +12,9 @@
 #define LS_RULES_MAX   256
 #define LS_TARGETS_MAX 64
 
+/* Counts the words of a bit for each entry. */
+#define LS_RULES_WORDS (LS_RULES_MAX / 64)
+
 enum ls_rule_action {
 	LS_A_PASS = 0,
 	LS_A_DROP = 1,
@@ -52,15 +55,33 @@ struct ls_target {
 struct ls_rules_head {
 	__u32 count;	  /* number of entries */
 	__u32 generation; /* 0 or 1: the set's half of the counters */
-	__u32 flags;	  /* flags that every entry requires: a packet that lacks one meets none */
-	__u32 reserved;
 };
 
-/* Whole set, which never changes once a packet can see it. */
+/* Bytes of a packet by which its entries are found. */
+enum ls_rule_byte {
+	LS_B_FLAGS = 0,
+	LS_B_SPORT_HIGH = 1,
+	LS_B_SPORT_LOW = 2,
+	LS_B_DPORT_HIGH = 3,
+	LS_B_DPORT_LOW = 4,
+	LS_B_SADDR = 5,	  /* the last one of the address */
+	LS_B_DADDR = 6,	  /* likewise */
+	LS_B_IFINDEX = 7, /* the lowest one of the number */
+	LS_B_COUNT = 8,
+};
+
+/* Entries that fit a value of one byte: one bit for each, the first one the lowest of the first word. */
+struct ls_rule_bits {
+	__u64 word[LS_RULES_WORDS];
+};
+
+/* Whole set, which never changes once a packet can see it. A packet fits none but the entries whose bit is
+ * set for each of its bytes. */
 struct ls_rules {
 	struct ls_rules_head head;
 	struct ls_rule rule[LS_RULES_MAX];
 	struct ls_target target[LS_TARGETS_MAX];
+	struct ls_rule_bits bits[LS_B_COUNT][256];
 };
 
 /* Counts of packets (a GRO super-packet is one) and of their bytes, from the IP header on. */
@@ -100,16 +121,20 @@ struct ls_rule_packet {
 /* Names the types for BTF. */
 struct ls_rule_types {
 	enum ls_rule_action action;
+	enum ls_rule_byte byte;
 	enum ls_rule_verdict verdict;
 	struct ls_rule rule;
 	struct ls_target target;
 	struct ls_rules_head head;
+	struct ls_rule_bits bits;
 	struct ls_rule_count count;
 	struct ls_rule_packet packet;
 };
 
 _Static_assert(sizeof(struct ls_rule) == 88, "no padding");
 _Static_assert(sizeof(struct ls_target) == 56, "no padding");
-_Static_assert(sizeof(struct ls_rules) == 16 + LS_RULES_MAX * 88 + LS_TARGETS_MAX * 56, "no padding");
+_Static_assert(sizeof(struct ls_rules) ==
+		   8 + LS_RULES_MAX * 88 + LS_TARGETS_MAX * 56 + LS_B_COUNT * 256 * LS_RULES_WORDS * 8,
+	       "no padding");
 
 #endif

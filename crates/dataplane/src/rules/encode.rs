@@ -6,19 +6,28 @@ use ipnet::Ipv6Net;
 use longsplice_core::family::mapped;
 use longsplice_core::rules::{Entry, MAX_ENTRIES, MAX_TARGETS, Program, Target, Verb};
 
+use super::index;
 use crate::{
     abi::{Pod, pod},
     skel::rule_types::{
-        ls_rule, ls_rule_action as A, ls_rule_count, ls_rule_packet, ls_rules_head, ls_target,
+        ls_rule, ls_rule_action as A, ls_rule_bits, ls_rule_count, ls_rule_packet, ls_rules_head, ls_target,
     },
 };
 
-pod!(ls_rule, ls_target, ls_rules_head, ls_rule_count, ls_rule_packet);
+pod!(
+    ls_rule,
+    ls_target,
+    ls_rules_head,
+    ls_rule_bits,
+    ls_rule_count,
+    ls_rule_packet
+);
 // Assert the sizes: a changed layout must be changed here, too.
 const _: () = assert!(
     size_of::<ls_rule>() == 88
         && size_of::<ls_target>() == 56
-        && size_of::<ls_rules_head>() == 16
+        && size_of::<ls_rules_head>() == 8
+        && size_of::<ls_rule_bits>() == MAX_ENTRIES / 8
         && size_of::<ls_rule_count>() == 16
         && size_of::<ls_rule_packet>() == 24
 );
@@ -31,28 +40,22 @@ pub(super) fn set(program: &Program, generation: u32, ifindex: impl Fn(&str) -> 
     let head = ls_rules_head {
         count: program.entries.len() as u32,
         generation,
-        flags: wanted_by_all(program).into(),
-        reserved: 0,
     };
+    let mut rules: Vec<ls_rule> = program.entries.iter().map(|e| entry(e, &ifindex)).collect();
+    let bits = index::bits(&rules);
+    rules.resize_with(MAX_ENTRIES, ls_rule::default);
     let mut value = head.bytes().to_vec();
-    for n in 0..MAX_ENTRIES {
-        let rule = program.entries.get(n).map(|e| entry(e, &ifindex));
-        value.extend(rule.unwrap_or_default().bytes());
+    for rule in &rules {
+        value.extend(rule.bytes());
     }
     for n in 0..MAX_TARGETS {
         let target = program.targets.get(n).map(target);
         value.extend(target.unwrap_or_default().bytes());
     }
+    for one in &bits {
+        value.extend(one.bytes());
+    }
     value
-}
-
-/// Returns the flags that every entry requires to be set.
-fn wanted_by_all(program: &Program) -> u8 {
-    program
-        .entries
-        .iter()
-        .map(|e| e.flags.set())
-        .fold(u8::MAX, |a, b| a & b)
 }
 
 fn entry(e: &Entry, ifindex: impl Fn(&str) -> Option<u32>) -> ls_rule {

@@ -2,6 +2,7 @@
 //! process: they are not pinned.
 
 mod encode;
+mod index;
 mod packets;
 
 use std::{
