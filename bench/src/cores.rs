@@ -3,13 +3,14 @@
 //! A packet between namespaces would be processed by its receiver on the core of its sender. Receive packet steering
 //! moves it to the core where a second machine would process it (Documentation/networking/scaling.rst of the kernel).
 
+use std::num::NonZero;
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use longsplice_lab::Namespace;
 use longsplice_lab::topology::Nodes;
+use longsplice_lab::{Emulated, LinkSpec, Namespace};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::machine;
@@ -48,11 +49,30 @@ impl Drop for Pinned {
 
 /// Makes each node process received packets on its core.
 pub(crate) fn part(nodes: &Nodes) -> Result<()> {
+    receive(nodes, MIDDLE, ENDS)
+}
+
+/// Sets up emulated links, with a core for the emulator where there are two: the nodes process received packets on the
+/// other one. They would be processed within the emulator's call that delivers them, and the next ones would be late.
+pub(crate) fn emulated(client_link: LinkSpec, server_link: LinkSpec) -> Result<Emulated> {
+    let (emulator, nodes) = (MIDDLE, ENDS);
+    if thread::available_parallelism().map_or(1, NonZero::get) < 2 {
+        return Ok(Emulated::new("bench", client_link, server_link)?);
+    }
+    let pinned = Pinned::to(emulator)?;
+    let net = Emulated::new("bench", client_link, server_link)?;
+    drop(pinned);
+    receive(&net, nodes, nodes)?;
+    Ok(net)
+}
+
+/// Makes the forwarder and both ends process received packets on these cores.
+fn receive(nodes: &Nodes, forwarder: usize, ends: usize) -> Result<()> {
     for (node, device, core) in [
-        (&nodes.client, "c0", ENDS),
-        (&nodes.forwarder, "f0", MIDDLE),
-        (&nodes.forwarder, "f1", MIDDLE),
-        (&nodes.server, "s0", ENDS),
+        (&nodes.client, "c0", ends),
+        (&nodes.forwarder, "f0", forwarder),
+        (&nodes.forwarder, "f1", forwarder),
+        (&nodes.server, "s0", ends),
     ] {
         steer(node, device, core)?;
     }

@@ -10,6 +10,7 @@ use longsplice_lab::{ConnectionSpec, Direction, Emulated, LinkSpec, Queue, Traff
 
 use super::middle::{Middle, all_ok};
 use super::{Scope, discard};
+use crate::cores;
 use crate::daemon::Policy;
 use crate::report::{Comparison, Finding, Results, Series, Target};
 use crate::row::Row;
@@ -77,7 +78,7 @@ struct Run {
 pub(super) fn run(scope: &Scope<'_>) -> Result<Results> {
     let (mut all, mut discarded) = (Vec::new(), 0);
     for path in PATHS {
-        let net = Emulated::new("bench", path.link(path.client), path.link(path.server))?;
+        let net = cores::emulated(path.link(path.client), path.link(path.server))?;
         for space in [&net.client, &net.forwarder, &net.server] {
             space.sysctl("net.ipv4.tcp_rmem", &format!("4096 131072 {WINDOW}"))?;
         }

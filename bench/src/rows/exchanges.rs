@@ -13,6 +13,7 @@ use longsplice_lab::{
 
 use super::Scope;
 use super::middle::{Middle, all_ok};
+use crate::cores;
 use crate::daemon::Policy;
 use crate::report::{Comparison, Finding, Results, Series, Target};
 use crate::row::Row;
@@ -112,7 +113,7 @@ fn measure(scope: &Scope<'_>, case: &Case) -> Result<Results> {
         rate: Some(100_000_000),
         ..Direction::default()
     });
-    let net = Emulated::new("bench", link.clone(), link)?;
+    let net = cores::emulated(link.clone(), link)?;
     rounds(scope, case, &net, Some(&net))
 }
 

@@ -8,6 +8,7 @@ use longsplice_lab::{ConnectionSpec, Direction, Emulated, Exchanges, LinkSpec, T
 
 use super::Scope;
 use super::middle::{Middle, all_ok};
+use crate::cores;
 use crate::daemon::Policy;
 use crate::report::{Comparison, Finding, Results, Series, Statistic, Target};
 use crate::row::Row;
@@ -47,7 +48,7 @@ pub(super) fn run(scope: &Scope<'_>) -> Result<Results> {
         rate: Some(100_000_000),
         ..Direction::default()
     });
-    let net = Emulated::new("bench", link.clone(), link)?;
+    let net = cores::emulated(link.clone(), link)?;
     let middle = Middle::start(scope, &net, &POLICIES)?;
     let mut kinds = [Kind::default(), Kind::default()];
     let mut discarded = 0;

@@ -14,6 +14,7 @@ use longsplice_lab::{ConnectionSpec, Direction, Emulated, LinkSpec, Queue, Traff
 use super::Scope;
 use super::depth::Depth;
 use super::middle::Middle;
+use crate::cores;
 use crate::daemon::Policy;
 use crate::report::{Comparison, Finding, Results, Series, Statistic, Target};
 use crate::row::Row;
@@ -114,11 +115,7 @@ pub(super) fn run(scope: &Scope<'_>) -> Result<Results> {
 }
 
 fn measure(scope: &Scope<'_>, path: &Path, loss: f64, loss_name: &str) -> Result<Results> {
-    let net = Emulated::new(
-        "bench",
-        path.link(path.client_rtt, loss),
-        path.link(path.server_rtt, loss),
-    )?;
+    let net = cores::emulated(path.link(path.client_rtt, loss), path.link(path.server_rtt, loss))?;
     for space in [&net.client, &net.forwarder, &net.server] {
         space.sysctl("net.ipv4.tcp_rmem", &format!("4096 131072 {}", path.window))?;
     }

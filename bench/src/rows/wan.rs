@@ -12,6 +12,7 @@ use longsplice_lab::{ConnectionSpec, Direction, Emulated, LinkSpec, Outcome, Que
 
 use super::middle::{Middle, all_ok};
 use super::{Scope, discard};
+use crate::cores;
 use crate::daemon::Policy;
 use crate::report::Results;
 
@@ -120,7 +121,7 @@ pub(super) fn run(scope: &Scope<'_>) -> Result<Results> {
 }
 
 fn measure(scope: &Scope<'_>, path: &Path, rounds: usize, all: &mut Runs) -> Result<()> {
-    let net = Emulated::new("bench", path.link(path.client_rtt), path.link(path.server_rtt))?;
+    let net = cores::emulated(path.link(path.client_rtt), path.link(path.server_rtt))?;
     for space in [&net.client, &net.forwarder, &net.server] {
         space.sysctl("net.ipv4.tcp_rmem", &format!("4096 131072 {}", path.window))?;
     }

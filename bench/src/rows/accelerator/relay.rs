@@ -6,14 +6,14 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use longsplice_lab::traffic::Transfer;
 use longsplice_lab::{
-    ConnectionSpec, Direction, Emulated, LineOptions, LinkSpec, Queue, Traffic, TrafficServer, TrafficSpec,
-    Verdict,
+    ConnectionSpec, Direction, LineOptions, LinkSpec, Queue, Traffic, TrafficServer, TrafficSpec, Verdict,
 };
 
 use super::super::Scope;
 use super::super::middle::all_ok;
 use super::super::rate;
 use crate::contender::{Contender, Rig};
+use crate::cores;
 use crate::report::{Comparison, Finding, Results, Series, Target};
 use crate::row::Row;
 
@@ -146,7 +146,7 @@ fn send(scope: &Scope<'_>, contender: Contender, upload: Upload) -> Result<(f64,
             ..Direction::default()
         })
     };
-    let net = Emulated::new("bench", link(0.0), link(upload.loss))?;
+    let net = cores::emulated(link(0.0), link(upload.loss))?;
     for space in [&net.client, &net.forwarder, &net.server] {
         space.sysctl("net.ipv4.tcp_congestion_control", "cubic")?;
     }

@@ -18,6 +18,7 @@ use tokio::net::TcpListener;
 use super::lines::Lines;
 use super::{Depth, Scope};
 use crate::capture::{Capture, Seen};
+use crate::cores;
 use crate::inside::{PATIENCE, in_time, inside};
 use crate::rows::middle::all_ok;
 
@@ -75,7 +76,7 @@ pub(super) fn net() -> Result<Emulated> {
         queue: Queue::Bytes(WINDOW),
         ..Direction::default()
     });
-    let net = Emulated::new("bench", link.clone(), link)?;
+    let net = cores::emulated(link.clone(), link)?;
     for space in [&net.client, &net.forwarder, &net.server] {
         space.sysctl("net.ipv4.tcp_rmem", &format!("4096 131072 {WINDOW}"))?;
     }
