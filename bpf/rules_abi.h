@@ -12,7 +12,7 @@
 #define LS_RULES_MAX   256
 #define LS_TARGETS_MAX 64
 
-/* Counts the words of a bit for each entry. */
+/* Counts the words that hold one bit for each entry. */
 #define LS_RULES_WORDS (LS_RULES_MAX / 64)
 
 enum ls_rule_action {
@@ -64,9 +64,9 @@ enum ls_rule_byte {
 	LS_B_SPORT_LOW = 2,
 	LS_B_DPORT_HIGH = 3,
 	LS_B_DPORT_LOW = 4,
-	LS_B_SADDR = 5,	  /* the last one of the address */
-	LS_B_DADDR = 6,	  /* likewise */
-	LS_B_IFINDEX = 7, /* the lowest one of the number */
+	LS_B_SADDR = 5,	  /* the last one of the source */
+	LS_B_DADDR = 6,	  /* the last one of the destination */
+	LS_B_IFINDEX = 7, /* the lowest one of the interface's number */
 	LS_B_COUNT = 8,
 };
 

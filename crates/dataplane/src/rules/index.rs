@@ -6,11 +6,12 @@ use crate::skel::rule_types::{ls_rule, ls_rule_bits, ls_rule_byte as B};
 /// Returns the entries for each value of each byte: `ls_rules.bits` of bpf/rules_abi.h.
 pub(super) fn bits(rules: &[ls_rule]) -> Vec<ls_rule_bits> {
     let mut all = vec![ls_rule_bits::default(); B::LS_B_COUNT.0 as usize * VALUES];
-    for (bits, place) in all.iter_mut().zip(0..) {
+    for (place, bits) in all.iter_mut().enumerate() {
         let (byte, value) = (B((place / VALUES) as u32), (place % VALUES) as u8);
-        for (n, _) in (0..).zip(rules).filter(|(_, rule)| may_fit(rule, byte, value)) {
-            let n: usize = n;
-            if let Some(word) = bits.word.get_mut(n / 64) {
+        for (n, rule) in rules.iter().enumerate() {
+            if let Some(word) = bits.word.get_mut(n / 64)
+                && may_fit(rule, byte, value)
+            {
                 *word |= 1 << (n % 64);
             }
         }

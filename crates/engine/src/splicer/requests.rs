@@ -97,16 +97,18 @@ impl Splicer {
     /// # Errors
     /// [`RequestError::NoSuchFlow`], [`RequestError::NotSpliced`], [`RequestError::Ending`], [`RequestError::CannotReturn`].
     pub async fn request_unsplice(&self, id: FlowId) -> Result<Option<Returned>, RequestError> {
-        match self.context.registry.get(id) {
-            Some(entry) if matches!(entry.state(), FlowState::Relay | FlowState::Undraining) => {
-                Err(RequestError::NotSpliced(id))
-            }
-            Some(entry) => {
-                entry.ask_back();
-                Ok(None)
-            }
-            None => orphans::take_back(&self.context, id).await,
+        let entry = match self.context.registry.get(id) {
+            Some(entry) => entry,
+            None => match orphans::take_back(&self.context, id).await {
+                Err(none @ RequestError::NoSuchFlow(_)) => self.next_call(id).await.ok_or(none)?,
+                taken => return taken,
+            },
+        };
+        if matches!(entry.state(), FlowState::Relay | FlowState::Undraining) {
+            return Err(RequestError::NotSpliced(id));
         }
+        entry.ask_back();
+        Ok(None)
     }
 
     /// Ends a pair or flow by resetting both its ends. If a detached flow cannot have sockets now, the next segment of
