@@ -13,7 +13,7 @@ use std::{
 use futures_util::FutureExt;
 use longsplice_dataplane::{PerSide, Side};
 use longsplice_repair::{options, room, unsent};
-use rustix::net::{RecvFlags, recv};
+use rustix::net::{RecvFlags, SendFlags, recv, send};
 use socket2::SockRef;
 use tokio::{
     io::{Interest, Ready},
@@ -336,7 +336,7 @@ impl Direction {
 
     /// Looks beyond the limit, unless all behind it is the caller's.
     fn look_beyond(&mut self, from: &TcpStream) -> io::Result<()> {
-        if self.end.is_some_and(|end| self.bytes >= end) {
+        if self.is_at_end(0) {
             // Stop here: passed on, an end of the stream would end the other connection, too.
             self.stopped = true;
             return Ok(());
@@ -404,7 +404,7 @@ impl Direction {
             let buffer = &mut buffer[..room.min(allowed).min(most)];
             let asked = buffer.len();
             let read = self.receive(from, |socket| Ok(recv(&*socket, &mut *buffer, flags)?.0));
-            let n = match read {
+            let mut n = match read {
                 Ok(0) => {
                     self.find_end(from)?;
                     *moved |= self.eof;
@@ -414,7 +414,18 @@ impl Direction {
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(false),
                 Err(e) => return Err(e),
             };
-            let written = write_all_that_fits(to, &buffer[..n])?;
+            // Look for the end before few bytes are written: if they are the last ones, both leave in one segment. Alone, the end
+            // would wait for a congestion window that the bytes have filled. Behind many bytes, others come while they are written.
+            let mut next = None;
+            while !self.peeks && n < asked && n <= FIRST && next.is_none() {
+                match self.receive(from, |socket| Ok(recv(&*socket, &mut buffer[n..], flags)?.0)) {
+                    Ok(0) => next = Some(Ok(())),
+                    Ok(more) => n += more,
+                    Err(e) => next = Some(Err(e)),
+                }
+            }
+            let ends = matches!(next, Some(Ok(()))) && !self.is_at_end(n);
+            let written = write_all_that_fits(to, &buffer[..n], ends)?;
             self.known_room = match written < n {
                 true => 0,
                 false => self.known_room.saturating_sub(n),
@@ -435,7 +446,15 @@ impl Direction {
                 self.known_room = 0;
                 options::set_notsent_lowat(to, self.unsent_limit())?;
             }
-            Ok(written == n)
+            match next {
+                Some(Ok(())) => {
+                    self.find_end(from)?;
+                    Ok(false)
+                }
+                Some(Err(e)) if e.kind() == io::ErrorKind::WouldBlock => Ok(false),
+                Some(Err(e)) => Err(e),
+                None => Ok(written == n),
+            }
         })
     }
 
@@ -453,9 +472,14 @@ impl Direction {
         Ok(())
     }
 
+    /// Returns whether nothing is the pump's behind so many bytes more, not even an end of the stream.
+    fn is_at_end(&self, more: usize) -> bool {
+        self.end.is_some_and(|end| self.bytes + more as u64 >= end)
+    }
+
     /// Notes the end of the stream. In peek mode, reads it off the socket, so that `copied_seq` counts the FIN.
     fn find_end(&mut self, from: &TcpStream) -> io::Result<()> {
-        if self.end.is_some_and(|end| self.bytes >= end) {
+        if self.is_at_end(0) {
             self.stopped = true;
             return Ok(());
         }
@@ -464,11 +488,16 @@ impl Direction {
     }
 }
 
-/// Writes until the socket has no room. Returns the number of bytes that went.
-fn write_all_that_fits(to: &TcpStream, bytes: &[u8]) -> io::Result<usize> {
+/// Writes until the socket has no room. Returns the number of bytes that went. The last ones wait for the end of the stream
+/// if it `ends` behind them: it is to be passed on at once.
+fn write_all_that_fits(to: &TcpStream, bytes: &[u8], ends: bool) -> io::Result<usize> {
+    let flags = match ends {
+        true => SendFlags::MORE | SendFlags::NOSIGNAL,
+        false => SendFlags::NOSIGNAL,
+    };
     let mut written = 0;
     while written < bytes.len() {
-        match to.try_write(&bytes[written..]) {
+        match to.try_io(Interest::WRITABLE, || Ok(send(to, &bytes[written..], flags)?)) {
             Ok(n) => written += n,
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
             Err(e) => return Err(e),

@@ -1,3 +1,6 @@
+use std::time::Duration;
+
+use longsplice_repair::{State, tcp_info};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpListener,
@@ -10,6 +13,66 @@ async fn connection() -> [TcpStream; 2] {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let near = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     [near, listener.accept().await.unwrap().0]
+}
+
+/// Sends three bytes and the end of the stream, which reach the pump before it looks.
+async fn send_all_and_end(client: &mut TcpStream, pump: &Pump) {
+    client.write_all(b"all").await.unwrap();
+    client.shutdown().await.unwrap();
+    while tcp_info(pump.socket(Side::Client)).unwrap().state() != State::CloseWait {
+        tokio::task::yield_now().await;
+    }
+    pump.ready().await;
+}
+
+/// Returns the number of segments that the socket toward the server has sent.
+fn segments(pump: &Pump) -> u32 {
+    tcp_info(pump.socket(Side::Server)).unwrap().segs_out()
+}
+
+#[tokio::test]
+async fn the_last_bytes_and_the_end_leave_in_one_segment() {
+    let ([mut client, near], [far, mut server]) = (connection().await, connection().await);
+    let mut pump = Pump::new(near, far);
+    send_all_and_end(&mut client, &pump).await;
+    let before = segments(&pump);
+    pump.step(TURN).unwrap();
+    assert!(pump.passed_eof(Side::Client));
+    let mut all = Vec::new();
+    server.read_to_end(&mut all).await.unwrap();
+    assert_eq!(
+        (&all[..], segments(&pump) - before, pump.consumed(Side::Client)),
+        (&b"all"[..], 1, 4)
+    );
+}
+
+#[tokio::test]
+async fn bytes_leave_at_once_before_an_end_that_is_the_callers() {
+    let ([mut client, near], [far, mut server]) = (connection().await, connection().await);
+    let mut pump = Pump::new(near, far);
+    pump.set_end(Side::Client, Some(3));
+    send_all_and_end(&mut client, &pump).await;
+    let before = segments(&pump);
+    pump.step(TURN).unwrap();
+    assert_eq!((segments(&pump) - before, pump.consumed(Side::Client)), (1, 3));
+    assert!(pump.stopped(Side::Client) && !pump.eof(Side::Client));
+    server.read_exact(&mut [0; 3]).await.unwrap();
+}
+
+#[tokio::test]
+async fn bytes_before_a_reset_are_passed_on_and_the_reset_is_told() {
+    let ([mut client, near], [far, mut server]) = (connection().await, connection().await);
+    let mut pump = Pump::new(near, far);
+    client.write_all(b"all").await.unwrap();
+    pump.ready().await;
+    SockRef::from(&client).set_linger(Some(Duration::ZERO)).unwrap();
+    drop(client);
+    while tcp_info(pump.socket(Side::Client)).unwrap().state() != State::Closed {
+        tokio::task::yield_now().await;
+    }
+    let broken = pump.step(TURN).unwrap_err();
+    assert_eq!(broken.error.kind(), io::ErrorKind::ConnectionReset);
+    server.read_exact(&mut [0; 3]).await.unwrap();
 }
 
 #[tokio::test]
