@@ -68,6 +68,8 @@ pub(crate) enum Contender {
     PassedThrough,
     /// Longsplice's accelerator, which decides on each connection.
     Accelerated,
+    /// Longsplice's accelerator, which answers clients before their servers do.
+    AnsweredEarly,
     /// Longsplice's accelerator, which keeps each connection taken over.
     TakenOver,
 }
@@ -91,6 +93,7 @@ impl Contender {
             Contender::NginxTransparent => "nginx stream, transparent",
             Contender::PassedThrough => "longsplice, passed through",
             Contender::Accelerated => "longsplice, accelerator",
+            Contender::AnsweredEarly => "longsplice, early answers",
             Contender::TakenOver => "longsplice, taken over",
         }
     }
@@ -241,6 +244,7 @@ impl<'a> Rig<'a> {
             }
             Contender::PassedThrough => return self.accelerate(to, &["--port", "9"]),
             Contender::Accelerated => return self.accelerate(to, &[]),
+            Contender::AnsweredEarly => return self.accelerate(to, &["--early-accept", "always"]),
             Contender::TakenOver => return self.accelerate(to, KEEP),
             Contender::NginxTransparent => {
                 return Ok(Standing {

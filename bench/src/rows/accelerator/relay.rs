@@ -19,6 +19,13 @@ use crate::row::Row;
 
 const CONTENDERS: [Contender; 2] = [Contender::Accelerated, Contender::NginxTransparent];
 
+/// Those of the goodput: the relay answers a client before its server has.
+const SENDERS: [Contender; 3] = [
+    Contender::Accelerated,
+    Contender::AnsweredEarly,
+    Contender::NginxTransparent,
+];
+
 const RATE: &str = "connections for each busy second of the middle's core";
 const GOODPUT: &str = "goodput, Mbit/s";
 
@@ -105,9 +112,9 @@ fn goodputs(scope: &Scope<'_>) -> Result<Results> {
     let rounds = scope.count(5, 1);
     let (mut series, mut discarded) = (Vec::new(), 0);
     for upload in UPLOADS {
-        let mut all = [const { Vec::new() }; 2];
+        let mut all = [const { Vec::new() }; SENDERS.len()];
         for _ in 0..rounds {
-            for (contender, rates) in CONTENDERS.into_iter().zip(&mut all) {
+            for (contender, rates) in SENDERS.into_iter().zip(&mut all) {
                 let mbps = loop {
                     let (mbps, verdict) = send(scope, contender, upload)?;
                     if scope.counts(&verdict, &mut discarded)? {
@@ -121,17 +128,28 @@ fn goodputs(scope: &Scope<'_>) -> Result<Results> {
         let of = |(contender, rates): (Contender, Vec<f64>)| {
             Series::new(contender.title(), GOODPUT, rates).case(upload.case)
         };
-        series.extend(CONTENDERS.into_iter().zip(all).map(of));
+        series.extend(SENDERS.into_iter().zip(all).map(of));
     }
-    let [ours, theirs] = CONTENDERS.map(Contender::title);
-    Ok(Results::of(series).find(Finding::new(
-        Row::accelerator(5),
-        "goodput over the same links, cubic everywhere / nginx as a transparent relay",
-        Comparison::of(target(), ours, GOODPUT)
-            .to([theirs])
-            .worst(UPLOADS.map(|upload| upload.case)),
-        format!("{discarded} runs made again, since the emulator was late"),
-    )))
+    let [ours, early, theirs] = SENDERS.map(Contender::title);
+    let finding = |name: &str, ours| {
+        Finding::new(
+            Row::accelerator(5),
+            name,
+            Comparison::of(target(), ours, GOODPUT)
+                .to([theirs])
+                .worst(UPLOADS.map(|upload| upload.case)),
+            format!("{discarded} runs made again, since the emulator was late"),
+        )
+    };
+    Ok(Results::of(series)
+        .find(finding(
+            "goodput over the same links, cubic everywhere / nginx as a transparent relay",
+            ours,
+        ))
+        .find(finding(
+            "the same, clients answered early (`early_accept`), as that relay does",
+            early,
+        )))
 }
 
 /// Sends once; returns the goodput in Mbit/s from the first connect to the last byte, and the verdict on its
