@@ -3,6 +3,9 @@
 
 use crate::skel::rule_types::{ls_rule, ls_rule_bits, ls_rule_byte as B};
 
+/// Number of values of a byte.
+const VALUES: usize = 256;
+
 /// Returns the entries for each value of each byte: `ls_rules.bits` of bpf/rules_abi.h.
 pub(super) fn bits(rules: &[ls_rule]) -> Vec<ls_rule_bits> {
     let mut all = vec![ls_rule_bits::default(); B::LS_B_COUNT.0 as usize * VALUES];
@@ -18,9 +21,6 @@ pub(super) fn bits(rules: &[ls_rule]) -> Vec<ls_rule_bits> {
     }
     all
 }
-
-/// Number of values of a byte.
-const VALUES: usize = 256;
 
 /// Returns whether a packet with this value of a byte may fit the entry.
 fn may_fit(rule: &ls_rule, byte: B, value: u8) -> bool {

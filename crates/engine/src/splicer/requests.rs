@@ -1,6 +1,11 @@
 //! Lists flows, and handles requests about one.
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{
+    collections::HashSet,
+    ops::ControlFlow::{self, Break, Continue},
+    sync::Arc,
+    time::Duration,
+};
 
 use longsplice_core::reason::RelayReason;
 use longsplice_dataplane::{Direction, Leg, PerSide};
@@ -59,12 +64,8 @@ impl Splicer {
         }
         let begun = Instant::now();
         loop {
-            let entry = match self.context.registry.get(id) {
-                Some(entry) => entry,
-                None => match orphans::find(&self.context, id).await {
-                    Ok(_) => return Err(RequestError::AlreadySpliced(id)),
-                    Err(none) => self.next_call(id).await.ok_or(none)?,
-                },
+            let Continue(entry) = self.entry_or(id, orphans::find(&self.context, id)).await? else {
+                return Err(RequestError::AlreadySpliced(id));
             };
             let told = entry.ask_and_wait().ok_or(RequestError::AlreadySpliced(id))?;
             let told = timeout(PATIENCE, told).await;
@@ -97,12 +98,9 @@ impl Splicer {
     /// # Errors
     /// [`RequestError::NoSuchFlow`], [`RequestError::NotSpliced`], [`RequestError::Ending`], [`RequestError::CannotReturn`].
     pub async fn request_unsplice(&self, id: FlowId) -> Result<Option<Returned>, RequestError> {
-        let entry = match self.context.registry.get(id) {
-            Some(entry) => entry,
-            None => match orphans::take_back(&self.context, id).await {
-                Err(none @ RequestError::NoSuchFlow(_)) => self.next_call(id).await.ok_or(none)?,
-                taken => return taken,
-            },
+        let entry = match self.entry_or(id, orphans::take_back(&self.context, id)).await? {
+            Continue(entry) => entry,
+            Break(taken) => return Ok(taken),
         };
         if matches!(entry.state(), FlowState::Relay | FlowState::Undraining) {
             return Err(RequestError::NotSpliced(id));
@@ -121,15 +119,30 @@ impl Splicer {
     /// # Errors
     /// [`RequestError::NoSuchFlow`], [`RequestError::Ending`].
     pub async fn request_end(&self, id: FlowId) -> Result<(), RequestError> {
-        let entry = match self.context.registry.get(id) {
-            Some(entry) => entry,
-            None => match orphans::end(&self.context, id).await {
-                Err(none @ RequestError::NoSuchFlow(_)) => self.next_call(id).await.ok_or(none)?,
-                ended => return ended,
-            },
-        };
-        entry.end();
+        if let Continue(entry) = self.entry_or(id, orphans::end(&self.context, id)).await? {
+            entry.end();
+        }
         Ok(())
+    }
+
+    /// Returns the entry of a pair, or else what `detached` does with the flow of this number.
+    ///
+    /// # Errors
+    /// Returns the error of `detached`. If there is no such flow, the next call of a pair that has come back is waited for
+    /// first.
+    async fn entry_or<T>(
+        &self,
+        id: FlowId,
+        detached: impl Future<Output = Result<T, RequestError>>,
+    ) -> Result<ControlFlow<T, Arc<Entry>>, RequestError> {
+        if let Some(entry) = self.context.registry.get(id) {
+            return Ok(Continue(entry));
+        }
+        match detached.await {
+            Ok(done) => Ok(Break(done)),
+            Err(none @ RequestError::NoSuchFlow(_)) => self.next_call(id).await.map(Continue).ok_or(none),
+            Err(error) => Err(error),
+        }
     }
 
     /// Waits for the next call of a pair that has come back, for a moment; `None`: there is none.

@@ -6,7 +6,10 @@ use tokio::{
     net::TcpListener,
 };
 
-use super::*;
+use super::{
+    direction::{BUFFER, FIRST},
+    *,
+};
 
 /// Returns both ends of a connection over the loopback.
 async fn connection() -> [TcpStream; 2] {
