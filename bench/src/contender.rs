@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use longsplice::admin::Status;
+use longsplice_lab::cores::Pinned;
 use longsplice_lab::topology::Nodes;
 
-use crate::cores::{self, Pinned};
+use crate::cores;
 use crate::daemon::{DETACH, Daemon, Instance, Policy};
 use crate::diversion::Diversion;
 use crate::filter::{self, Filter};

@@ -9,9 +9,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
 use longsplice_lab::Namespace;
+use longsplice_lab::cores::Pinned;
 use socket2::SockRef;
 
-use crate::cores::{self, Pinned};
+use crate::cores;
 
 /// Number of bytes that a client reads at a time, and interval between two reads.
 const PIECE: usize = 4 << 10;

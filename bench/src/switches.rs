@@ -4,10 +4,11 @@ use std::fs;
 use std::net::SocketAddr;
 
 use anyhow::{Context, Result};
+use longsplice_lab::cores::Pinned;
 use longsplice_lab::topology::Nodes;
 use longsplice_lab::{Line, LineOptions, Namespace};
 
-use crate::cores::{self, Pinned};
+use crate::cores;
 use crate::daemon::{Daemon, Instance};
 use crate::peers::{self, Bytes, Peer};
 use crate::supervise::Room;

@@ -4,9 +4,10 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use longsplice_lab::cores::Pinned;
 
 use super::Scope;
-use crate::cores::{self, Pinned};
+use crate::cores;
 use crate::fetch::Load;
 use crate::memory::resident;
 use crate::report::{Comparison, Finding, Results, Series, Statistic, Target};

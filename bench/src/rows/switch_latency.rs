@@ -7,9 +7,10 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use longsplice_lab::cores::Pinned;
 
 use super::Scope;
-use crate::cores::{self, Pinned};
+use crate::cores;
 use crate::fetch::Load;
 use crate::report::{Comparison, Finding, Results, Series, Target};
 use crate::row::Row;

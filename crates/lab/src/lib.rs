@@ -45,6 +45,7 @@
 pub mod cleanup;
 mod clock;
 mod command;
+pub mod cores;
 pub mod emulator;
 mod error;
 pub mod link;

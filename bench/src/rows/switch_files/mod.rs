@@ -10,9 +10,10 @@ mod judge;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use longsplice_lab::cores::Pinned;
 
 use super::Scope;
-use crate::cores::{self, Pinned, Watch, Work};
+use crate::cores::{self, Watch, Work};
 use crate::fetch::Load;
 use crate::report::Results;
 use crate::switches::{Apart, Switch};

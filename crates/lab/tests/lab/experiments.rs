@@ -56,6 +56,7 @@ fn the_list_names_every_experiment() {
         "queue",
         "return",
         "share",
+        "convergence",
     ] {
         assert!(text.lines().any(|line| line.starts_with(name)), "{name}: {text}");
     }

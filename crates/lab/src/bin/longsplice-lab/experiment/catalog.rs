@@ -1,7 +1,7 @@
 //! The list of the experiments.
 
 use super::beyond::{QUEUE, WAN};
-use super::congestion::{FIG11, FIG12, UTILISATION};
+use super::congestion::{CONVERGENCE, FIG11, FIG12, UTILISATION};
 use super::deployment::{FIG14, FIG15};
 use super::paper::{FIG4, FIG5, FIG6, FIG7, FIG8, FIG9, SHARE};
 use super::plan::Experiment;
@@ -26,6 +26,7 @@ pub(crate) const EXPERIMENTS: &[Experiment] = &[
     QUEUE,
     RETURN,
     SHARE,
+    CONVERGENCE,
 ];
 
 /// Returns the experiment with a name.

@@ -195,3 +195,39 @@ pub(super) const UTILISATION: Experiment = Experiment {
         points.of(&kinds).iter().flat_map(of).collect()
     },
 };
+
+pub(super) const CONVERGENCE: Experiment = Experiment {
+    name: "convergence",
+    title: "A plain flow beside an accelerated one, over time",
+    notes: &[
+        "as share: 60 + 80 + 60 ms of round trip, 20 Mbit/s with a queue of 256 KiB in the middle, nodes at both its ends; cubic, 60 s \
+         (quick: 30 s)",
+        "goodput from the start on, divided by that of one of two plain flows over the whole time",
+    ],
+    policy: "",
+    x: TIME,
+    y: Axis::linear("goodput of a flow / of one of two plain flows"),
+    references: &[Reference {
+        name: "fair share",
+        source: Source::Links,
+        points: &[(0.0, 1.0), (60.0, 1.0)],
+    }],
+    cases: |points| {
+        let options = format!("--port {FIRST_PORT}");
+        let scene = Scene {
+            congestion: "cubic",
+            load: points.load(60, 30),
+            flows: vec![flow(0, true), flow(1, false)],
+            samples_every: Some(Duration::from_secs(1)),
+            ..accelerated(
+                vec![link(60), rated(80, RATE, 0.0), link(60)],
+                &[options.as_str(); 2],
+            )
+        };
+        vec![Case {
+            scene,
+            measure: Measure::OverTime(Average::FromStart),
+            ..case("one of two", 0.0)
+        }]
+    },
+};

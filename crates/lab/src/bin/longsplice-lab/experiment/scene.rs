@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use longsplice_lab::{Family, Graph, GraphSpec, LinkReport, Namespace, Verdict};
+use longsplice_lab::{Family, Graph, GraphSpec, LinkReport, Namespace, Verdict, cores};
 use serde::Serialize;
 
 use super::accelerator::{Accelerator, Program};
@@ -173,7 +173,10 @@ impl Scene {
     /// Runs it once.
     pub(crate) fn run(&self, program: &Program, seed: u64) -> anyhow::Result<Outcome> {
         let spec = self.graph(seed);
-        let graph = Graph::new("lab-exp", Family::V4, &spec)?;
+        let graph = cores::apart(
+            || Graph::new("lab-exp", Family::V4, &spec),
+            |graph| graph.nodes().into_iter().map(|(_, node)| node).collect(),
+        )?;
         self.settle(&graph)?;
         let mut accelerators = Vec::new();
         for (name, options) in spec.nodes.iter().zip(&self.accelerators) {
