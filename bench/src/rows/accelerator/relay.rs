@@ -152,7 +152,7 @@ fn goodputs(scope: &Scope<'_>) -> Result<Results> {
         )))
 }
 
-/// Sends once; returns the goodput in Mbit/s from the first connect to the last byte, and the verdict on its
+/// Sends once; returns the goodput in Mbit/s from the client's SYN to the server's last byte, and the verdict on its
 /// links.
 fn send(scope: &Scope<'_>, contender: Contender, upload: Upload) -> Result<(f64, Verdict)> {
     let link = |loss| {
@@ -179,12 +179,11 @@ fn send(scope: &Scope<'_>, contender: Contender, upload: Upload) -> Result<(f64,
     let spec = TrafficSpec::same(upload.parallel, spec).parallel(upload.parallel);
     let outcome = Traffic::run(&net.client, standing.at, &spec)?;
     all_ok(&outcome)?;
-    let time = |end: &longsplice_lab::traffic::ConnectionOutcome| {
-        let server = end.server.as_ref().context("the server knows of it")?;
-        anyhow::Ok(end.connect_us + server.duration_us)
-    };
-    let times = outcome.connections.iter().map(time).collect::<Result<Vec<_>>>()?;
-    let longest = times.into_iter().max().unwrap_or(0).max(1);
+    let times = outcome.connections.iter().map(|end| end.one_way());
+    let times = times
+        .collect::<Option<Vec<_>>>()
+        .context("the server knows of each")?;
+    let longest = times.into_iter().max().unwrap_or_default();
     let bits = (upload.bytes * 8 * upload.parallel as u64) as f64;
-    Ok((bits / longest as f64, net.verdict()))
+    Ok((bits / 1e6 / longest.as_secs_f64(), net.verdict()))
 }

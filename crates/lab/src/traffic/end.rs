@@ -14,6 +14,7 @@ use super::progress::Progress;
 use super::side::Side;
 use super::spec::Job;
 use super::tcp_info;
+use crate::monotonic_ns;
 
 /// State of a connected end. Its halves are in [`super::send`] and [`super::receive`].
 pub(super) struct End<'a> {
@@ -58,6 +59,7 @@ pub(super) fn run(stream: &TcpStream, side: Side, job: &Job) -> EndReport {
     report.received = end.progress.received();
     report.failure = end.failure.into_inner();
     report.duration_us = start.elapsed().as_micros() as u64;
+    report.ended_ns = monotonic_ns();
     report
 }
 

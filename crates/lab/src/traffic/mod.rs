@@ -35,7 +35,7 @@ pub use server::TrafficServer;
 pub use spec::{Close, ConnectionSpec, Pause, TrafficSpec, Transfer};
 
 use crate::random::mix;
-use crate::{Error, Namespace};
+use crate::{Error, Namespace, monotonic_ns};
 use end::STACK;
 use side::Side;
 use spec::Job;
@@ -118,7 +118,7 @@ fn drive(to: SocketAddr, jobs: &[Job], spec: &TrafficSpec) -> Outcome {
 }
 
 fn connect_and_run(to: SocketAddr, job: &Job) -> ConnectionOutcome {
-    let start = Instant::now();
+    let (start, began_ns) = (Instant::now(), monotonic_ns());
     let connected = connect(to, job);
     let connect_us = start.elapsed().as_micros() as u64;
     let client = match connected {
@@ -129,6 +129,7 @@ fn connect_and_run(to: SocketAddr, job: &Job) -> ConnectionOutcome {
         },
     };
     ConnectionOutcome {
+        began_ns,
         connect_us,
         client,
         server: None,

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use serde::Serialize;
 
@@ -85,6 +86,8 @@ pub struct EndReport {
     pub received: u64,
     /// Time from the header to the end, in microseconds.
     pub duration_us: u64,
+    /// Time of its end, in nanoseconds of `CLOCK_MONOTONIC`; 0 without a connection.
+    pub ended_ns: u64,
     /// Longest gap between two successive reads, in microseconds. A deliberate pause of a slow reader does not count; a
     /// pause of the sender does. Where both take turns the gap begins when this end has sent its message: it is the
     /// time that the reply, or the next request, took.
@@ -105,6 +108,8 @@ pub struct EndReport {
 /// Outcome of one connection.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct ConnectionOutcome {
+    /// Time at which connecting began, in nanoseconds of `CLOCK_MONOTONIC`.
+    pub began_ns: u64,
     /// Time that connecting took, in microseconds.
     pub connect_us: u64,
     /// Report of the client.
@@ -123,6 +128,14 @@ impl ConnectionOutcome {
     /// Returns the client's port.
     pub fn client_port(&self) -> Option<u16> {
         self.client.local.map(|addr| addr.port())
+    }
+
+    /// Returns the time from the client's SYN to the server's last byte; `None` if one of them is not known. (The server's own
+    /// time begins when the header arrives, which a relay that answers early may hold for a round trip.)
+    pub fn one_way(&self) -> Option<Duration> {
+        let ended = self.server.as_ref()?.ended_ns;
+        let known = self.began_ns > 0 && ended > self.began_ns;
+        known.then(|| Duration::from_nanos(ended - self.began_ns))
     }
 
     fn ends(&self) -> impl Iterator<Item = &EndReport> {
@@ -256,9 +269,9 @@ mod tests {
             ..EndReport::default()
         });
         ConnectionOutcome {
-            connect_us: 0,
             client: EndReport { failure, ..client },
             server: Some(server),
+            ..ConnectionOutcome::default()
         }
     }
 
