@@ -27,6 +27,7 @@
 //! - **Loss:** known for the retransmissions of our sockets; those of the peers are estimated from the segments that
 //!   arrive out of order.
 
+mod period;
 mod queue;
 mod sample;
 
@@ -34,6 +35,7 @@ use std::time::Duration;
 
 use crate::reason::{RelayReason, SpliceReason};
 
+pub use period::Period;
 pub use queue::{QueueWatch, StandingQueue};
 pub use sample::{CongestionControl, LOSS_SEGMENTS, LOSSY, LegSample};
 
@@ -63,9 +65,11 @@ pub struct Thresholds {
     /// Share of its present rate that a sender must be able to keep, in percent. A sender on the long leg, which measured
     /// 88 to 95 of 95 Mbit/s, is predicted at 80.
     pub enough_percent: u64,
+    /// Time for which a pair over two long legs carries little before it is spliced. A burst behind that is as slow as the
+    /// whole path makes it, and a splice does not ask again.
+    pub quiet: Duration,
     /// True if a splice is for good, as the release of an accelerated connection is. Then a pair waits until its losses
-    /// can be judged, an idle pair over two long legs waits for a stream, and the queue on a sender's own leg counts as
-    /// part of the path.
+    /// can be judged, and the queue on a sender's own leg counts as part of the path.
     pub is_final: bool,
     /// True if a pair is spliced when a queue stands on a leg: its bottleneck is full, and a splice leaves other connections
     /// their share of it. Where there are none, a relay is better: the sender's window was sized for its own leg.
@@ -80,6 +84,7 @@ impl Thresholds {
             short_path: Duration::from_millis(5),
             negligible_percent: 800,
             enough_percent: 75,
+            quiet: QUIET,
             is_final: false,
             yields_at_queue: false,
         }
@@ -95,6 +100,7 @@ impl Thresholds {
             // A path is longer than its longer leg by 1 / ratio: with one round trip for two that is the largest gain.
             negligible_percent: 100 * 100 / (gain - 100),
             enough_percent: 100 * 100 / u64::from(gain),
+            quiet: Duration::MAX,
             is_final: true,
             yields_at_queue: true,
         }
@@ -126,10 +132,6 @@ const BESIDE: Duration = Duration::from_millis(2);
 /// lowest RTT takes (draft-ietf-ccwg-bbr, `BBRDefaultCwndGain`), and some of it is lost to jitter.
 const BBR_PATH_PERCENT: u32 = 250;
 
-/// Segments that a connection may send in its first round trip (RFC 6928). A sender that needs no more in each round
-/// trip loses nothing by a splice.
-const INITIAL_WINDOW: u64 = 10;
-
 /// Round trips in which slow start grows the window a thousandfold; after that another limit holds it.
 const SLOW_START_ROUNDS: u32 = 10;
 
@@ -142,8 +144,11 @@ const HELD_BACK_ROUNDS: u32 = 50;
 const FIRST_ROUNDS: u32 = 4;
 /// Bytes that come before a judgement over long legs. See [`FIRST_ROUNDS`].
 const FIRST_BYTES: u64 = 256 << 10;
-/// Time after which a connection that carried fewer bytes is not going to carry many.
+/// Time after which a stream that carried fewer bytes is not going to carry many.
 const FIRST_TIME: Duration = Duration::from_secs(3);
+
+/// Time after which a pair that carries little is taken to stay so: its sockets are worth more than a burst that may come.
+const QUIET: Duration = Duration::from_secs(60);
 
 /// Bytes of a stream that come before a judgement of the losses on its legs: 1,400 segments, of which a rate of 0.5 % loses
 /// 7, and one that is not lossy ([`LegSample::is_lossy`]) fewer than 3. A splice before that is a guess.
@@ -179,8 +184,9 @@ const USUAL_WINDOW: u64 = 64 << 10;
 
 /// Advises on a pair of connections, of which the client's leg and the server's leg were just sampled.
 ///
-/// `age` is the time since both legs were connected, and `bytes` the bytes relayed since, both directions together. The
-/// advice is good for the moment; the caller asks again after the given time, for as long as it relays.
+/// `age` is the time since the pair's present [`Period`] began, and `bytes` the bytes relayed since, both directions
+/// together. The advice is good for the moment; the caller asks again after the given time, for as long as it relays, and
+/// at once when a pair that carries little begins to stream.
 #[must_use]
 pub fn advise(
     thresholds: &Thresholds,
@@ -235,6 +241,13 @@ pub fn advise(
     let has_negligible_leg =
         thresholds.is_negligible(client, server) || thresholds.is_negligible(server, client);
     let is_idle = !upward.is_bulk() && !downward.is_bulk();
+    let may_burst = is_idle && !has_negligible_leg && age < thresholds.quiet;
+    if !thresholds.is_final && may_burst && path > REPAIRED_AT_ONCE {
+        return Advice::Wait {
+            reason: RelayReason::AdvisedQuiet,
+            again: thresholds.quiet - age,
+        };
+    }
     if !thresholds.is_final && !has_negligible_leg && !is_idle && is_unjudged(path, age, bytes) {
         return wait(RelayReason::AdvisedWait, 2, 10);
     }
@@ -249,8 +262,8 @@ pub fn advise(
     if !has_negligible_leg && thresholds.is_too_young(path, age, bytes) {
         return wait(RelayReason::AdvisedWait, 2, 50);
     }
-    if thresholds.is_final && is_idle && !has_negligible_leg {
-        return wait(RelayReason::AdvisedWait, 0, 1_000);
+    if thresholds.is_final && may_burst {
+        return wait(RelayReason::AdvisedQuiet, 0, 1_000);
     }
     match upward.keeps_its_rate() && downward.keeps_its_rate() {
         true if has_negligible_leg => Advice::Splice(SpliceReason::NegligibleLeg),
@@ -337,9 +350,8 @@ struct Direction<'a> {
 }
 
 impl Direction<'_> {
-    /// Returns whether the sender needs more than an initial window each round trip of the whole path.
     fn is_bulk(&self) -> bool {
-        bytes_in(self.sender.received_rate, self.path) > INITIAL_WINDOW * u64::from(self.sender.mss)
+        self.sender.sends_bulk(self.path)
     }
 
     fn collapses_with_bbr(&self) -> bool {

@@ -71,6 +71,8 @@ pub enum RelayReason {
     AdvisedBbr,
     /// The advisor has too little to go by yet.
     AdvisedWait,
+    /// The advisor: the pair carries little, and a burst over two long legs would be slower if it were spliced.
+    AdvisedQuiet,
     /// A leg's socket has an option that cannot be carried over (MPTCP, a kernel TLS record layer).
     SocketOption,
     /// TLS is terminated here: what one end sends is not what the other gets.

@@ -94,7 +94,16 @@ pub const LOSSY: u64 = 500;
 /// Number of segments below which losses are not judged.
 pub const LOSS_SEGMENTS: u32 = 200;
 
+/// Segments that a connection may send in its first round trip (RFC 6928). A sender that needs no more in each round
+/// trip loses nothing by a splice.
+const INITIAL_WINDOW: u64 = 10;
+
 impl LegSample {
+    /// Returns whether the peer needs more than an initial window in each round trip of the whole path.
+    pub(super) fn sends_bulk(&self, path: Duration) -> bool {
+        bytes_in(self.received_rate, path) > INITIAL_WINDOW * u64::from(self.mss)
+    }
+
     /// Returns the round-trip time without queues, as far as known: queues behind a relay are its own, and end with it.
     pub(super) fn base_rtt(&self) -> Duration {
         self.min_rtt.unwrap_or(self.rtt).min(self.rtt)

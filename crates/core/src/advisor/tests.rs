@@ -178,13 +178,48 @@ fn a_sender_that_was_seen_to_have_more_in_flight_may_be_spliced() {
 }
 
 #[test]
-fn who_sends_little_loses_nothing() {
-    let typing = LegSample {
+fn a_pair_that_carries_little_over_long_legs_is_spliced_after_a_minute() {
+    let typing = |rtt| LegSample {
         received_rate: 1_000,
         received_peak: 1_000,
-        ..leg(ms(20))
+        ..leg(rtt)
     };
-    assert!(is_splice(warm(typing, leg(ms(80)))));
+    let at = |a, b, age| advise(&Thresholds::auto(), &a, &b, age, 10_000);
+    for (a, b) in [(20, 80), (2, 2)] {
+        let advice = at(typing(ms(a)), leg(ms(b)), ms(4_000));
+        let expected = Advice::Wait {
+            reason: RelayReason::AdvisedQuiet,
+            again: QUIET - ms(4_000),
+        };
+        assert_eq!(advice, expected, "{a} + {b} ms");
+        assert!(is_splice(at(typing(ms(a)), leg(ms(b)), QUIET)), "{a} + {b} ms");
+    }
+    // A burst loses nothing where a leg is negligible, or both are.
+    assert!(is_splice(at(typing(ms(1)), leg(ms(80)), ms(4_000))));
+    let beside = Duration::from_micros(400);
+    assert!(is_splice(at(typing(beside), leg(beside), ms(100))));
+}
+
+#[test]
+fn a_stream_behind_a_pause_is_judged_like_one_of_a_new_connection() {
+    let (quiet, near, far) = (leg(ms(20)), sending(ms(20), 95), leg(ms(80)));
+    let mut period = Period::default();
+    let at = |period: &mut Period, leg, age, bytes| {
+        let (age, bytes) = period.note(&leg, &far, age, bytes);
+        (period.streams(), age, bytes)
+    };
+    assert_eq!(at(&mut period, near, ms(300), 1 << 20), (true, ms(300), 1 << 20));
+    assert_eq!(at(&mut period, quiet, ms(2_000), 4 << 20), (false, ms(0), 0));
+    assert_eq!(at(&mut period, quiet, ms(9_000), 4 << 20), (false, ms(7_000), 0));
+    assert_eq!(at(&mut period, near, ms(9_500), 5 << 20), (true, ms(0), 0));
+    assert_eq!(
+        at(&mut period, near, ms(9_900), 6 << 20),
+        (true, ms(400), 1 << 20)
+    );
+    assert_eq!(
+        reason(advise(&Thresholds::auto(), &near, &far, ms(400), 1 << 20)),
+        Some(RelayReason::AdvisedWait)
+    );
 }
 
 #[test]
@@ -247,15 +282,12 @@ fn too_little_is_known_at_first() {
         reason(warm(unmeasured, leg(ms(1)))),
         Some(RelayReason::AdvisedWait)
     );
-    let young = |age, bytes| {
-        reason(advise(
-            &Thresholds::auto(),
-            &leg(ms(20)),
-            &leg(ms(80)),
-            age,
-            bytes,
-        ))
+    // The caller knows that a stream follows.
+    let thresholds = Thresholds {
+        quiet: Duration::ZERO,
+        ..Thresholds::auto()
     };
+    let young = |age, bytes| reason(advise(&thresholds, &leg(ms(20)), &leg(ms(80)), age, bytes));
     assert_eq!(young(ms(100), 1 << 20), Some(RelayReason::AdvisedWait));
     assert_eq!(young(ms(500), 10_000), Some(RelayReason::AdvisedWait));
     assert_eq!(young(ms(500), 1 << 20), None);
@@ -303,10 +335,9 @@ fn a_stream_is_spliced_when_its_losses_can_be_judged() {
     let (sender, receiver) = (sending(ms(2), 95), leg(ms(2)));
     assert_eq!(advice(sender, receiver, ms(1_500), JUDGED_BYTES), None);
     assert_eq!(advice(sender, receiver, FIRST_TIME, JUDGED_BYTES - 1), None);
-    // Where a repair is near, and where nothing streams, nothing is waited for.
+    // Where a repair is near, nothing is waited for.
     let near = Duration::from_micros(300);
     assert_eq!(advice(sending(near, 5_000), leg(near), ms(200), 300_000), None);
-    assert_eq!(advice(sending(ms(2), 1), leg(ms(2)), ms(200), 2_000), None);
 }
 
 #[test]

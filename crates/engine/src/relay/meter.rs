@@ -11,11 +11,22 @@ use crate::relay::pump::Pump;
 /// Shortest span of a sample: a shorter one measures the scheduler rather than the stream.
 const SHORTEST: Duration = Duration::from_millis(10);
 
+/// Bytes of both directions that may be the beginning of a stream: more than an initial window of each end (RFC 6928).
+const BURST: u64 = 64 << 10;
+
+/// Pause behind which bytes are measured by themselves.
+const PAUSE: Duration = Duration::from_secs(1);
+
 /// Measures the rates of both directions, in bytes per second.
 #[derive(Debug)]
 pub(crate) struct Meter {
+    /// Beginning of the present span, and the bytes before it.
     at: Instant,
     bytes: PerSide<u64>,
+    /// Shortest span that makes a sample.
+    span: Duration,
+    /// Time at which bytes were last seen, and their number.
+    seen: (Instant, PerSide<u64>),
     rates: PerSide<u64>,
     peaks: PerSide<u64>,
 }
@@ -25,6 +36,8 @@ impl Meter {
         Meter {
             at: now,
             bytes: PerSide::both(0),
+            span: SHORTEST,
+            seen: (now, PerSide::both(0)),
             rates: PerSide::both(0),
             peaks: PerSide::both(0),
         }
@@ -32,8 +45,9 @@ impl Meter {
 
     /// Takes a sample if the last one is at least `span` old.
     pub(crate) fn sample(&mut self, now: Instant, pump: &Pump, span: Duration) {
+        self.span = span.max(SHORTEST);
         let elapsed = now.duration_since(self.at);
-        if elapsed < span.max(SHORTEST) {
+        if elapsed < self.span {
             return;
         }
         for side in Side::BOTH {
@@ -44,6 +58,21 @@ impl Meter {
             self.bytes[side] = bytes;
         }
         self.at = now;
+    }
+
+    /// Returns true if a sample is due of bytes that may be the beginning of a stream. The first bytes behind a pause begin a
+    /// span.
+    pub(crate) fn has_burst(&mut self, now: Instant, pump: &Pump) -> bool {
+        let bytes = PerSide::from_fn(|side| pump.bytes(side));
+        let (last, before) = self.seen;
+        if bytes != before {
+            if now.duration_since(last) >= PAUSE {
+                (self.at, self.bytes) = (now, before);
+            }
+            self.seen = (now, bytes);
+        }
+        let passed = bytes.iter().sum::<u64>() - self.bytes.iter().sum::<u64>();
+        passed >= BURST && now.duration_since(self.at) >= self.span
     }
 
     /// Returns the rates of the last sample.

@@ -3,7 +3,7 @@
 use std::{io, sync::Arc, time::Duration};
 
 use longsplice_core::{
-    advisor::QueueWatch,
+    advisor::{Period, QueueWatch},
     policy::{DetachPolicy, SplicePolicy},
     seq::Seq,
 };
@@ -80,6 +80,8 @@ pub(super) struct Session<'a> {
     /// Rate for the advisor, over whole round trips: a burst or the wait for a window must not count as the stream's
     /// rate.
     pub(super) pace: Meter,
+    /// Present period of a pair that is not accelerated, for the advisor.
+    pub(super) period: Period,
     /// Times at which our buffers were full, for the advisor.
     pub(super) full_buffers: FullBuffers,
     /// Round trips of the legs of an accelerated pair, for the advisor.
@@ -157,6 +159,7 @@ impl<'a> Session<'a> {
             is_trial: pair.is_trial,
             base_bytes: None,
             pace: Meter::new(now),
+            period: Period::default(),
             full_buffers: FullBuffers::default(),
             queues: Default::default(),
             since: now,

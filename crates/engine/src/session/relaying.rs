@@ -88,6 +88,9 @@ impl Session<'_> {
                 return Err(Exit::Trapped(trap));
             }
             self.take_round_trips();
+            if !self.period.streams() && self.pace.has_burst(now, &self.pump) {
+                self.gate.advise_now();
+            }
             let bytes = self.pump.bytes(Side::Client) + self.pump.bytes(Side::Server);
             let asked = self.entry.is_asked();
             let mut due = self.gate.due(now, bytes);
@@ -237,11 +240,19 @@ impl Session<'_> {
             sample.send_buffer_limited = self.full_buffers.percent()[side];
             samples.push(sample);
         }
-        if self.acceleration.is_some() {
-            self.watch_queues(age, &infos, &mut samples);
-        }
         let mut thresholds = self.acceleration.map_or_else(Thresholds::auto, |a| a.thresholds);
         thresholds.yields_at_queue &= self.context.has_plain_traffic.load(Ordering::Relaxed);
+        let (age, bytes) = match self.acceleration {
+            Some(_) => {
+                self.watch_queues(age, &infos, &mut samples);
+                (age, bytes)
+            }
+            None => self.period.note(&samples[0], &samples[1], age, bytes),
+        };
+        if self.pauses {
+            // A stream of known length comes at once.
+            thresholds.quiet = Duration::ZERO;
+        }
         Ok(match advise(&thresholds, &samples[0], &samples[1], age, bytes) {
             Advice::Splice(reason) => {
                 if let Some(handle) = &self.handle {

@@ -21,7 +21,7 @@ fn an_accelerator_keeps_what_gains_and_what_may_gain() {
             "two long legs, and nothing to carry yet",
             leg(ms(20)),
             leg(ms(20)),
-            Some(RelayReason::AdvisedWait),
+            Some(RelayReason::AdvisedQuiet),
         ),
     ] {
         assert_eq!(judged(115, a, b), expected, "{name}");
