@@ -5,9 +5,23 @@ use std::{
     net::TcpStream,
 };
 
-use longsplice_tests::{Pair, SOON, stop_listening};
+use longsplice_tests::{Pair, SOON, nft, stop_listening};
 
-use crate::accelerate::{Node, long_path, totals};
+use crate::{
+    accelerate::{Node, long_path, totals},
+    accelerate_firewall::tracks,
+};
+
+/// Gives what leaves towards the server an address of the node.
+const TRANSLATES: &str = "
+table ip nat {
+    chain post { type nat hook postrouting priority srcnat
+        oifname f1 masquerade
+    }
+}";
+
+/// Clients that are answered early before it is known that answers of servers come back.
+const MOST_UNPROVEN: usize = 16;
 
 /// A client that is answered early is connected before its server was asked; if that refuses, it is reset.
 #[test]
@@ -73,4 +87,30 @@ fn early_answers_may_be_limited_to_known_servers() {
         s.accelerator.as_ref().unwrap().early_failures_total == 1
     });
     assert_eq!(connect().unwrap_err().kind(), ErrorKind::ConnectionRefused);
+}
+
+/// Where the node translates addresses, no answer is the taken-over connection's. A few clients wait in vain; the others are not
+/// answered early, and pass through.
+#[test]
+fn only_a_few_clients_are_answered_early_if_no_answer_comes_back() {
+    if !tracks() {
+        return;
+    }
+    let net = long_path("acc-early-nat");
+    nft(&net.forwarder, TRANSLATES);
+    // Without the translation the server has no way back.
+    let words = ["route", "del", "default"];
+    let route = net.server.command("ip").args(words).output().unwrap();
+    assert!(route.status.success(), "{route:?}");
+    let node = Node::new(net, &["--early-accept", "always"]);
+    let server = node.listener.local_addr().unwrap();
+    let connect = || node.net.client.run(|| TcpStream::connect_timeout(&server, SOON));
+    let waiting: Vec<TcpStream> = (0..MOST_UNPROVEN).map(|_| connect().unwrap().unwrap()).collect();
+    for _ in 0..3 {
+        let mut pair = Pair::connect(&node.net.client, server, &node.listener);
+        pair.exchange(100_000);
+        pair.close();
+    }
+    assert_eq!(totals(&node.daemon.status()), (0, 0));
+    drop(waiting);
 }

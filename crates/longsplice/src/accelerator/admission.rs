@@ -80,7 +80,7 @@ impl Accelerator {
             EarlyAccept::Always => true,
         };
         self.passed.lock().remove((step.client, step.server));
-        match is_early && step.answer.is_none() && self.early.available_permits() > 0 {
+        match is_early && step.answer.is_none() && self.early.admits() {
             true => Admission::AnswerEarly,
             false => Admission::TakeOver,
         }

@@ -9,6 +9,7 @@ mod admission;
 mod buffers;
 mod counts;
 mod distances;
+mod early;
 mod losses;
 mod passed;
 mod plain_traffic;
@@ -23,25 +24,25 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use longsplice_engine::{
-    Acceleration, Ended, FlowHandle, Pair, PerSide, Returned, Side, Splicer, Trap, Until,
-    handshake::{Confirmed, EarlyClient, Handshakes, KnownServers, Opened, Taken},
+    Acceleration, Ended, FlowHandle, Pair, PerSide, Returned, Splicer, Trap, Until,
+    handshake::{Confirmed, Handshakes, Opened, Taken},
     notrack::Notrack,
     policy::SplicePolicy,
     reason::{RelayReason, SpliceReason},
     rules::{RulePacket, RulePackets, RulesError},
 };
 use parking_lot::Mutex;
-use tokio::{sync::Semaphore, time::Instant};
 
 use self::{
     admission::{Interfaces, Place},
     buffers::Buffers,
     counts::Counts,
     distances::Distances,
+    early::EarlyAnswers,
     losses::{Released, ReleasedTable},
     passed::PassedList,
     release::Carried,
@@ -54,13 +55,6 @@ use crate::{
 
 pub use counts::{AcceleratorStatus, AgainReason, PassReason};
 pub use passed::{PassedState, PassedThrough};
-
-/// Largest number of clients that were answered early, and whose server has not answered yet: each may be a forged
-/// address.
-const MOST_EARLY: usize = 1_024;
-
-/// Longest time for a server to answer whose client was answered early.
-const EARLY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The running accelerator.
 #[derive(Debug)]
@@ -82,8 +76,7 @@ pub struct Accelerator {
     closing: AtomicBool,
     /// True while connections are released because memory runs short.
     relieving: AtomicBool,
-    /// Permits for clients that were answered early, and whose server has not answered yet.
-    early: Arc<Semaphore>,
+    early: EarlyAnswers,
 }
 
 impl Accelerator {
@@ -114,7 +107,7 @@ impl Accelerator {
             next: AtomicU64::new(0),
             closing: AtomicBool::new(false),
             relieving: AtomicBool::new(false),
-            early: Arc::new(Semaphore::new(MOST_EARLY)),
+            early: EarlyAnswers::new(),
         });
         tokio::spawn(Arc::clone(&accelerator).read(packets));
         tokio::spawn(Arc::clone(&accelerator).watch_plain_traffic());
@@ -129,7 +122,7 @@ impl Accelerator {
 
     /// Returns the connections that were passed through lately, the oldest first.
     pub fn passed_through(&self) -> Vec<PassedThrough> {
-        self.passed.lock().list(std::time::Instant::now())
+        self.passed.lock().list(Instant::now())
     }
 
     fn splicer(&self) -> &Splicer {
@@ -169,6 +162,7 @@ impl Accelerator {
                 client, round_trip, ..
             }))) => self.note_distance(client, Some(round_trip)),
             Ok(Some(Taken::Passed(step))) => {
+                self.early.prove();
                 self.note_distance(step.server, step.answer.and_then(|answer| answer.round_trip));
             }
             Ok(Some(Taken::HalfSeen { client, server })) => {
@@ -186,37 +180,14 @@ impl Accelerator {
 
     fn note_distance(&self, end: SocketAddr, round_trip: Option<Duration>) {
         if let Some(time) = round_trip {
-            let now = std::time::Instant::now();
+            let now = Instant::now();
             self.distances.lock().note(end.ip(), time, now);
         }
     }
 
-    /// Connects a client that was answered early to its server, in the client's name. If that fails, the client is reset.
-    async fn connect_early(self: Arc<Self>, early: EarlyClient, known: KnownServers) {
-        let EarlyClient { client, step, handle } = early;
-        let permit = self.early.try_acquire();
-        let began = Instant::now();
-        let connected = self
-            .splicer()
-            .connect_as_client_and_port(step.server, &client, EARLY_TIMEOUT)
-            .await;
-        let server = match connected {
-            Ok(server) => server,
-            Err(error) => {
-                known.forget(step.server);
-                self.counts.note_early_failure();
-                return tracing::debug!(client = %step.client, server = %step.server, %error, "answered early, and reset");
-            }
-        };
-        let round_trip = began.elapsed();
-        handle.note_round_trip(Side::Server, round_trip);
-        let pair = Pair::new(client, server);
-        self.open(Opened { pair, step, handle });
-        drop(permit);
-    }
-
     /// Has a task carry a connection that was just taken over.
     fn open(self: &Arc<Self>, opened: Opened) {
+        self.early.prove();
         self.counts.taken_over();
         let Opened { pair, step, handle } = opened;
         let client = self.interfaces.place(step.client_interface);

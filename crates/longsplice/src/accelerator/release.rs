@@ -13,7 +13,7 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use super::{Accelerator, MOST_EARLY};
+use super::Accelerator;
 
 /// Time between two attempts to release a connection.
 const AGAIN: Duration = Duration::from_millis(50);
@@ -115,7 +115,7 @@ impl Accelerator {
         let until = Instant::now() + time;
         loop {
             // Wait for those that cannot be asked yet: answered early, or with a task that has not begun.
-            let connecting = MOST_EARLY - self.early.available_permits();
+            let connecting = self.early.connecting();
             let (flows, unnamed) = {
                 let carried = self.carried.lock();
                 let flows: Vec<_> = carried.values().filter_map(|c| c.handle.id()).collect();
