@@ -71,6 +71,9 @@ pub struct Thresholds {
     /// True if a splice is for good, as the release of an accelerated connection is. Then a pair waits until its losses
     /// can be judged, and the queue on a sender's own leg counts as part of the path.
     pub is_final: bool,
+    /// True if a leg has a congestion control that was chosen for it: it may be faster than the ends, whatever their distance.
+    /// Then only a short path, a queue and the host's buffers are reasons for a splice.
+    pub has_own_congestion: bool,
     /// True if a pair is spliced when a queue stands on a leg: its bottleneck is full, and a splice leaves other connections
     /// their share of it. Where there are none, a relay is better: the sender's window was sized for its own leg.
     pub yields_at_queue: bool,
@@ -86,6 +89,7 @@ impl Thresholds {
             enough_percent: 75,
             quiet: QUIET,
             is_final: false,
+            has_own_congestion: false,
             yields_at_queue: false,
         }
     }
@@ -102,6 +106,7 @@ impl Thresholds {
             enough_percent: 100 * 100 / u64::from(gain),
             quiet: Duration::MAX,
             is_final: true,
+            has_own_congestion: false,
             yields_at_queue: true,
         }
     }
@@ -264,6 +269,9 @@ pub fn advise(
     }
     if thresholds.is_final && may_burst {
         return wait(RelayReason::AdvisedQuiet, 0, 1_000);
+    }
+    if thresholds.has_own_congestion {
+        return wait(RelayReason::AdvisedCongestion, 0, 5_000);
     }
     match upward.keeps_its_rate() && downward.keeps_its_rate() {
         true if has_negligible_leg => Advice::Splice(SpliceReason::NegligibleLeg),

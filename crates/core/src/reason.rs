@@ -73,6 +73,8 @@ pub enum RelayReason {
     AdvisedWait,
     /// The advisor: the pair carries little, and a burst over two long legs would be slower if it were spliced.
     AdvisedQuiet,
+    /// The advisor: a leg has a congestion control of its own, which an end may not have.
+    AdvisedCongestion,
     /// A leg's socket has an option that cannot be carried over (MPTCP, a kernel TLS record layer).
     SocketOption,
     /// TLS is terminated here: what one end sends is not what the other gets.

@@ -7,7 +7,7 @@ use std::{
 };
 
 use longsplice_lab::{Emulated, Family};
-use longsplice_tests::emulated;
+use longsplice_tests::{emulated, soon};
 
 use crate::accelerate::{Node, long_path, router, totals};
 
@@ -54,6 +54,36 @@ fn a_bulk_stream_over_two_long_legs_stays_taken_over() {
         assert!(seen.len() > 1, "{seen:?}");
         assert!(seen.iter().all(|totals| *totals == (1, 0)), "{seen:?}");
         node.wait_status("the end", |s| s.accelerator.as_ref().unwrap().open == 0);
+    }
+}
+
+/// A leg of 2 ms beside one of 60 adds nothing to the path; a congestion control of its own may gain all the same.
+#[test]
+fn a_leg_with_a_congestion_control_of_its_own_keeps_a_connection() {
+    for (more, keeps) in [(&["--outside-congestion", "reno"][..], true), (&[], false)] {
+        let link = |text: &str| text.parse().unwrap();
+        let net = emulated("acc-own", link("rtt=2ms,100Mbit"), link("rtt=60ms,100Mbit"));
+        let node = Node::new(net, more);
+        let mut pair = node.connect();
+        let port = pair.client_port();
+        soon("a decision", || {
+            pair.exchange(2_000);
+            let flows = node.daemon.flows();
+            let flow = flows.iter().find(|flow| flow.client.peer.port() == port);
+            flow.is_some_and(|flow| match keeps {
+                true => flow.reason.as_deref() == Some("advised_congestion"),
+                false => flow.state == "detached",
+            })
+        });
+        let status = node.daemon.status();
+        assert_eq!(totals(&status), (1, u64::from(!keeps)));
+        if !keeps {
+            assert_eq!(
+                status.accelerator.unwrap().released_by_reason["negligible_leg"],
+                1
+            );
+        }
+        pair.close();
     }
 }
 

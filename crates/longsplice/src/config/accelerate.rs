@@ -159,6 +159,7 @@ impl AccelerateConfig {
     pub fn thresholds(&self) -> Thresholds {
         Thresholds {
             yields_at_queue: self.standing_queue == StandingQueue::Release,
+            has_own_congestion: self.has_congestion_control(),
             ..Thresholds::for_gain(self.min_rtt, self.min_gain)
         }
     }

@@ -49,6 +49,24 @@ fn an_accelerator_keeps_what_gains_and_what_may_gain() {
     assert!(judged(120, leg(ms(20)), leg(ms(80))).is_some());
 }
 
+#[test]
+fn a_leg_with_a_congestion_control_of_its_own_gains_whatever_its_distance() {
+    let common = Thresholds::for_gain(ms(10), 115);
+    let own = Thresholds {
+        has_own_congestion: true,
+        ..common
+    };
+    let judged = |thresholds, a, b| reason(advise(thresholds, &a, &b, ms(30_000), 100 << 20));
+    for (near, far) in [
+        (sending(ms(1), 50), leg(ms(92))),
+        (leg(ms(1)), sending(ms(92), 50)),
+    ] {
+        assert_eq!(judged(&common, near, far), None);
+        assert_eq!(judged(&own, near, far), Some(RelayReason::AdvisedCongestion));
+    }
+    assert_eq!(judged(&own, sending(ms(4), 50), leg(ms(5))), None, "a short path");
+}
+
 /// Returns the reason for which an accelerator releases a pair of this age.
 fn released(thresholds: &Thresholds, a: LegSample, b: LegSample) -> Option<SpliceReason> {
     let one = advise(thresholds, &a, &b, ms(5_000), 10 << 20);
