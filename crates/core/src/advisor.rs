@@ -247,7 +247,7 @@ pub fn advise(
         thresholds.is_negligible(client, server) || thresholds.is_negligible(server, client);
     let is_idle = !upward.is_bulk() && !downward.is_bulk();
     let may_burst = is_idle && !has_negligible_leg && age < thresholds.quiet;
-    if !thresholds.is_final && may_burst && path > REPAIRED_AT_ONCE {
+    if !thresholds.is_final && may_burst && path > REPAIRED_AT_ONCE && bytes < JUDGED_BYTES {
         return Advice::Wait {
             reason: RelayReason::AdvisedQuiet,
             again: thresholds.quiet - age,

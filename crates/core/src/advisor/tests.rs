@@ -193,6 +193,10 @@ fn a_pair_that_carries_little_over_long_legs_is_spliced_after_a_minute() {
         };
         assert_eq!(advice, expected, "{a} + {b} ms");
         assert!(is_splice(at(typing(ms(a)), leg(ms(b)), QUIET)), "{a} + {b} ms");
+        // A slow stream is no quiet pair: its losses can be judged.
+        let (slow, far) = (typing(ms(a)), leg(ms(b)));
+        let steady = advise(&Thresholds::auto(), &slow, &far, ms(4_000), JUDGED_BYTES);
+        assert!(is_splice(steady), "{a} + {b} ms");
     }
     // A burst loses nothing where a leg is negligible, or both are.
     assert!(is_splice(at(typing(ms(1)), leg(ms(80)), ms(4_000))));
