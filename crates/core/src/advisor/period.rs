@@ -1,39 +1,31 @@
-//! Parts the life of a pair into periods in which it streams, and others in which it carries little.
+//! Parts the life of a pair into periods: a stream behind a lull is judged like one of a new connection, for little is known of
+//! it, too.
 
 use std::time::Duration;
 
 use super::LegSample;
 
-/// Holds the present period of a pair: it streams, or it carries no more than an initial window in each round trip. A stream
-/// behind a pause is judged like one of a new connection, for little is known of it, too.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Time for which a pair carries little before a stream that follows is another one.
+const LULL: Duration = Duration::from_secs(3);
+
+/// Holds the present period of a pair.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Period {
-    streams: bool,
-    /// Age of the pair when the period began, and the bytes relayed before.
-    began: Duration,
-    before: u64,
+    began: Mark,
+    /// Begin of the present lull: the pair carries no more than an initial window in each round trip.
+    lull: Option<Mark>,
 }
 
-impl Default for Period {
-    /// Begins with a stream: most connections that ever stream do so at once.
-    fn default() -> Self {
-        Period {
-            streams: true,
-            began: Duration::ZERO,
-            before: 0,
-        }
-    }
+/// Age of a pair, and the bytes relayed by then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Mark {
+    age: Duration,
+    bytes: u64,
 }
 
 impl Period {
-    /// Returns true if the pair streams.
-    #[must_use]
-    pub fn streams(&self) -> bool {
-        self.streams
-    }
-
     /// Notes the samples of a pair of this age, with `bytes` relayed in both directions together. Returns the age of its
-    /// present period, and the bytes relayed in it.
+    /// present period, and the bytes relayed in it: of a lull that is long enough, or else of the stream with its pauses.
     pub fn note(
         &mut self,
         client: &LegSample,
@@ -41,15 +33,17 @@ impl Period {
         age: Duration,
         bytes: u64,
     ) -> (Duration, u64) {
+        let now = Mark { age, bytes };
+        let is_over = |lull: &Mark| age.saturating_sub(lull.age) >= LULL;
         let path = client.base_rtt().saturating_add(server.base_rtt());
-        let streams = client.sends_bulk(path) || server.sends_bulk(path);
-        if streams != self.streams {
-            *self = Period {
-                streams,
-                began: age,
-                before: bytes,
-            };
+        if client.sends_bulk(path) || server.sends_bulk(path) {
+            if self.lull.take().as_ref().is_some_and(is_over) {
+                self.began = now;
+            }
+        } else {
+            self.lull.get_or_insert(now);
         }
-        (age.saturating_sub(self.began), bytes.saturating_sub(self.before))
+        let began = self.lull.filter(is_over).unwrap_or(self.began);
+        (age.saturating_sub(began.age), bytes.saturating_sub(began.bytes))
     }
 }

@@ -205,21 +205,21 @@ fn a_pair_that_carries_little_over_long_legs_is_spliced_after_a_minute() {
 }
 
 #[test]
-fn a_stream_behind_a_pause_is_judged_like_one_of_a_new_connection() {
+fn a_stream_behind_a_lull_is_judged_like_one_of_a_new_connection() {
     let (quiet, near, far) = (leg(ms(20)), sending(ms(20), 95), leg(ms(80)));
     let mut period = Period::default();
-    let at = |period: &mut Period, leg, age, bytes| {
-        let (age, bytes) = period.note(&leg, &far, age, bytes);
-        (period.streams(), age, bytes)
-    };
-    assert_eq!(at(&mut period, near, ms(300), 1 << 20), (true, ms(300), 1 << 20));
-    assert_eq!(at(&mut period, quiet, ms(2_000), 4 << 20), (false, ms(0), 0));
-    assert_eq!(at(&mut period, quiet, ms(9_000), 4 << 20), (false, ms(7_000), 0));
-    assert_eq!(at(&mut period, near, ms(9_500), 5 << 20), (true, ms(0), 0));
+    let mut at = |leg: &LegSample, age, bytes| period.note(leg, &far, age, bytes);
+    assert_eq!(at(&near, ms(300), 1 << 20), (ms(300), 1 << 20));
     assert_eq!(
-        at(&mut period, near, ms(9_900), 6 << 20),
-        (true, ms(400), 1 << 20)
+        at(&quiet, ms(2_000), 4 << 20),
+        (ms(2_000), 4 << 20),
+        "a short pause is part of the stream"
     );
+    assert_eq!(at(&near, ms(4_000), 5 << 20), (ms(4_000), 5 << 20));
+    assert_eq!(at(&quiet, ms(5_000), 5 << 20), (ms(5_000), 5 << 20));
+    assert_eq!(at(&quiet, ms(12_000), 5 << 20), (ms(7_000), 0));
+    assert_eq!(at(&near, ms(12_500), 6 << 20), (ms(0), 0));
+    assert_eq!(at(&near, ms(12_900), 7 << 20), (ms(400), 1 << 20));
     assert_eq!(
         reason(advise(&Thresholds::auto(), &near, &far, ms(400), 1 << 20)),
         Some(RelayReason::AdvisedWait)

@@ -82,6 +82,8 @@ pub(super) struct Session<'a> {
     pub(super) pace: Meter,
     /// Present period of a pair that is not accelerated, for the advisor.
     pub(super) period: Period,
+    /// True if the pair carried little at the last look, and is looked at again when it begins to stream.
+    pub(super) is_quiet: bool,
     /// Times at which our buffers were full, for the advisor.
     pub(super) full_buffers: FullBuffers,
     /// Round trips of the legs of an accelerated pair, for the advisor.
@@ -160,6 +162,7 @@ impl<'a> Session<'a> {
             base_bytes: None,
             pace: Meter::new(now),
             period: Period::default(),
+            is_quiet: false,
             full_buffers: FullBuffers::default(),
             queues: Default::default(),
             since: now,

@@ -88,7 +88,7 @@ impl Session<'_> {
                 return Err(Exit::Trapped(trap));
             }
             self.take_round_trips();
-            if !self.period.streams() && self.pace.has_burst(now, &self.pump) {
+            if self.is_quiet && self.pace.has_burst(now, &self.pump) {
                 self.gate.advise_now();
             }
             let bytes = self.pump.bytes(Side::Client) + self.pump.bytes(Side::Server);
@@ -261,6 +261,7 @@ impl Session<'_> {
                 Due::Splice
             }
             Advice::Wait { reason, again } => {
+                self.is_quiet = reason == RelayReason::AdvisedQuiet && self.acceleration.is_none();
                 self.entry.set_reason(Some(reason));
                 self.gate.wait(now, again);
                 Due::NotBefore(Some(now + again))
