@@ -58,6 +58,7 @@ impl Meter {
             self.bytes[side] = bytes;
         }
         self.at = now;
+        self.seen = (now, self.bytes);
     }
 
     /// Returns true if a sample is due of bytes that may be the beginning of a stream. The first bytes behind a pause begin a
@@ -114,5 +115,56 @@ impl FullBuffers {
     /// Returns the share of the last looks at a side, in percent.
     pub(crate) fn percent(&self) -> PerSide<u32> {
         self.percent
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::{TcpListener, TcpStream},
+    };
+
+    use super::*;
+    use crate::relay::pump::TURN;
+
+    async fn connection() -> [TcpStream; 2] {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        [near, listener.accept().await.unwrap().0]
+    }
+
+    /// Bytes that a sample has counted, and a pause behind them, are no burst. Bytes behind the pause are measured by
+    /// themselves.
+    #[tokio::test]
+    async fn a_burst_is_what_comes_behind_a_pause() {
+        let ([mut client, near], [far, mut server]) = (connection().await, connection().await);
+        let mut pump = Pump::new(near, far);
+        let mut carry = async |bytes: u64, pump: &mut Pump| {
+            let (all, end) = (vec![7; bytes as usize], pump.bytes(Side::Client) + bytes);
+            let mut there = all.clone();
+            let pass = async {
+                while pump.bytes(Side::Client) < end {
+                    pump.ready().await;
+                    pump.step(TURN).unwrap();
+                }
+            };
+            tokio::join!(async { client.write_all(&all).await.unwrap() }, pass);
+            server.read_exact(&mut there).await.unwrap();
+        };
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let span = Duration::from_millis(100);
+        let mut meter = Meter::new(start);
+        carry(2 * BURST, &mut pump).await;
+        meter.sample(at(5_000), &pump, span);
+        for ms in [7_000, 7_200, 60_000] {
+            assert!(!meter.has_burst(at(ms), &pump), "{ms} ms: nothing has come");
+        }
+        carry(BURST, &mut pump).await;
+        assert!(!meter.has_burst(at(61_000), &pump), "its span begins");
+        assert!(meter.has_burst(at(61_100), &pump));
+        meter.sample(at(61_100), &pump, span);
+        assert_eq!(meter.rates()[Side::Client], BURST * 10);
     }
 }

@@ -253,6 +253,7 @@ impl Session<'_> {
             // A stream of known length comes at once.
             thresholds.quiet = Duration::ZERO;
         }
+        self.is_quiet = false;
         Ok(match advise(&thresholds, &samples[0], &samples[1], age, bytes) {
             Advice::Splice(reason) => {
                 if let Some(handle) = &self.handle {
