@@ -21,7 +21,7 @@ const RATE: u64 = 100_000_000;
 const WINDOW: u64 = 4 << 20;
 /// Bytes of a bulk transfer and of a burst over a path without losses, and with them.
 const BULK: [u64; 2] = [40 << 20, 8 << 20];
-/// Idle time before a burst: longer than the advisor waits for a stream over long legs.
+/// Idle time before a burst: longer than the lull behind which the advisor takes a stream for another one.
 const IDLE: Duration = Duration::from_secs(4);
 /// Bytes before the idle time.
 const GREETING: u64 = 10_000;

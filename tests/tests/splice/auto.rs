@@ -27,8 +27,8 @@ const SPLICED: &str = "spliced";
 const LASTING: [&str; 3] = ["advised_loss", "advised_throughput", "advised_bbr"];
 /// Decision on a pair that carries little.
 const QUIET: &str = "advised_quiet";
-/// Pause before a burst: longer than the engine measures the rate of a stream over.
-const PAUSE: Duration = Duration::from_millis(1_500);
+/// Pause before a burst: longer than the lull behind which the advisor takes a stream for another one.
+const PAUSE: Duration = Duration::from_millis(3_500);
 
 /// Shape of a connection's traffic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! Answers clients before their servers, as long as answers of servers are known to come back to this node.
 
 use std::{
-    io::{self, ErrorKind},
+    io::ErrorKind,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -11,7 +11,7 @@ use longsplice_engine::{
     handshake::{EarlyClient, KnownServers, Opened},
 };
 use parking_lot::Mutex;
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::Semaphore;
 
 use super::Accelerator;
 
@@ -96,17 +96,13 @@ impl EarlyAnswers {
     pub(super) fn connecting(&self) -> usize {
         MOST - self.permits.available_permits()
     }
-
-    fn begin(&self) -> Option<SemaphorePermit<'_>> {
-        self.permits.try_acquire().ok()
-    }
 }
 
 impl Accelerator {
     /// Connects a client that was answered early to its server, in the client's name. If that fails, the client is reset.
     pub(super) async fn connect_early(self: Arc<Self>, early: EarlyClient, known: KnownServers) {
         let EarlyClient { client, step, handle } = early;
-        let permit = self.early.begin();
+        let permit = self.early.permits.try_acquire();
         let began = Instant::now();
         let connected = self
             .splicer()
@@ -116,7 +112,11 @@ impl Accelerator {
             Ok(server) => server,
             Err(error) => {
                 known.forget(step.server);
-                if is_answer(&error) {
+                // A refusal is an answer, too.
+                if matches!(
+                    error.kind(),
+                    ErrorKind::ConnectionRefused | ErrorKind::ConnectionReset
+                ) {
                     self.early.prove();
                 }
                 self.counts.note_early_failure();
@@ -129,14 +129,6 @@ impl Accelerator {
         self.open(Opened { pair, step, handle });
         drop(permit);
     }
-}
-
-/// Returns true if a server, or its host, has refused.
-fn is_answer(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        ErrorKind::ConnectionRefused | ErrorKind::ConnectionReset
-    )
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! The list of the experiments.
 
 use super::beyond::{QUEUE, WAN};
-use super::congestion::{CONVERGENCE, FIG11, FIG12, UTILISATION};
+use super::congestion::{CONVERGENCE, FIG11, FIG12, SHARE, UTILISATION};
 use super::deployment::{FIG14, FIG15};
-use super::paper::{FIG4, FIG5, FIG6, FIG7, FIG8, FIG9, SHARE};
+use super::paper::{FIG4, FIG5, FIG6, FIG7, FIG8, FIG9};
 use super::plan::Experiment;
 use super::returning::RETURN;
 use super::table::TABLE1;

@@ -196,6 +196,58 @@ pub(super) const UTILISATION: Experiment = Experiment {
     },
 };
 
+/// Returns accelerated flows beside plain ones on a bottleneck with drop-tail, with the default policy.
+fn beside(congestion: &'static str, accelerated_flows: u16, plain_flows: u16, load: Load) -> Scene {
+    let options = format!("--port {FIRST_PORT}-{}", FIRST_PORT + accelerated_flows - 1);
+    let all = accelerated_flows + plain_flows;
+    Scene {
+        congestion,
+        load,
+        flows: (0..all).map(|n| flow(n, n < accelerated_flows)).collect(),
+        ..accelerated(
+            vec![link(60), rated(80, RATE, 0.0), link(60)],
+            &[options.as_str(); 2],
+        )
+    }
+}
+
+pub(super) const SHARE: Experiment = Experiment {
+    name: "share",
+    title: "Accelerated flows beside plain ones",
+    notes: &[
+        "60 + 80 + 60 ms of round trip, 20 Mbit/s with a queue of 256 KiB in the middle, nodes at both its ends; 12 s; medians of three \
+         runs, since equal flows differ by a factor of two in such a time",
+        "mean goodput of the accelerated flows divided by that of the plain ones, by how many of them there are",
+        "paper: 1.6 for one of ten, 1.1 / 0.7 for nine of ten by its text; design: 1.58 (reno)",
+    ],
+    policy: "",
+    x: Axis::logarithmic("accelerated flows beside one plain one; 0.11: one beside nine"),
+    y: Axis::linear("goodput of accelerated flows / of plain ones"),
+    references: &[
+        Reference {
+            name: "paper 004",
+            source: Source::Paper,
+            points: &[(0.11, 1.6), (9.0, 1.57)],
+        },
+        Reference {
+            name: "prototype (reno)",
+            source: Source::Design,
+            points: &[(0.11, 1.58)],
+        },
+    ],
+    cases: |points| {
+        let mixes = points.of(&[(1, 9, 0.11), (1, 1, 1.0), (9, 1, 9.0)]);
+        let case = |congestion: &'static str, (accelerated_flows, plain_flows, x): (u16, u16, f64)| Case {
+            scene: beside(congestion, accelerated_flows, plain_flows, points.load(12, 12)),
+            measure: Measure::Share,
+            runs: points.runs(3),
+            ..case(congestion, x)
+        };
+        let of = |congestion| mixes.iter().map(move |mix| case(congestion, *mix));
+        ["reno", "cubic"].into_iter().flat_map(of).collect()
+    },
+};
+
 pub(super) const CONVERGENCE: Experiment = Experiment {
     name: "convergence",
     title: "A plain flow beside an accelerated one, over time",
@@ -213,16 +265,9 @@ pub(super) const CONVERGENCE: Experiment = Experiment {
         points: &[(0.0, 1.0), (60.0, 1.0)],
     }],
     cases: |points| {
-        let options = format!("--port {FIRST_PORT}");
         let scene = Scene {
-            congestion: "cubic",
-            load: points.load(60, 30),
-            flows: vec![flow(0, true), flow(1, false)],
             samples_every: Some(Duration::from_secs(1)),
-            ..accelerated(
-                vec![link(60), rated(80, RATE, 0.0), link(60)],
-                &[options.as_str(); 2],
-            )
+            ..beside("cubic", 1, 1, points.load(60, 30))
         };
         vec![Case {
             scene,

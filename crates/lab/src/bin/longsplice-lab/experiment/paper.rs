@@ -6,8 +6,8 @@ use longsplice_lab::LinkSpec;
 
 use super::figure::{Axis, SPEED_UP, Source};
 use super::load::Load;
-use super::paths::{FIRST_PORT, accelerated, case, even, flow, link, lossy, rated, windowed};
-use super::plan::{Case, Experiment, Measure, Reference};
+use super::paths::{accelerated, case, even, lossy, windowed};
+use super::plan::{Case, Experiment, Reference};
 use super::scene::Scene;
 
 /// Options that keep every connection taken over which has two round trips at all.
@@ -291,54 +291,5 @@ pub(super) const FIG9: Experiment = Experiment {
         };
         let of = |kind| losses.iter().map(move |loss| case(kind, *loss));
         kinds.into_iter().flat_map(of).collect()
-    },
-};
-
-pub(super) const SHARE: Experiment = Experiment {
-    name: "share",
-    title: "Accelerated flows beside plain ones",
-    notes: &[
-        "60 + 80 + 60 ms of round trip, 20 Mbit/s with a queue of 256 KiB in the middle, nodes at both its ends; 12 s; medians of three \
-         runs, since equal flows differ by a factor of two in such a time",
-        "mean goodput of the accelerated flows divided by that of the plain ones, by how many of them there are",
-        "paper: 1.6 for one of ten, 1.1 / 0.7 for nine of ten by its text; design: 1.58 (reno)",
-    ],
-    policy: "",
-    x: Axis::logarithmic("accelerated flows beside one plain one; 0.11: one beside nine"),
-    y: Axis::linear("goodput of accelerated flows / of plain ones"),
-    references: &[
-        Reference {
-            name: "paper 004",
-            source: Source::Paper,
-            points: &[(0.11, 1.6), (9.0, 1.57)],
-        },
-        Reference {
-            name: "prototype (reno)",
-            source: Source::Design,
-            points: &[(0.11, 1.58)],
-        },
-    ],
-    cases: |points| {
-        let mixes = points.of(&[(1, 9, 0.11), (1, 1, 1.0), (9, 1, 9.0)]);
-        let case = |congestion: &'static str, (accelerated_flows, plain_flows, x): (u16, u16, f64)| {
-            let all = accelerated_flows + plain_flows;
-            let options = format!("--port {FIRST_PORT}-{}", FIRST_PORT + accelerated_flows - 1);
-            Case {
-                scene: Scene {
-                    congestion,
-                    load: points.load(12, 12),
-                    flows: (0..all).map(|n| flow(n, n < accelerated_flows)).collect(),
-                    ..accelerated(
-                        vec![link(60), rated(80, 20_000_000, 0.0), link(60)],
-                        &[options.as_str(); 2],
-                    )
-                },
-                measure: Measure::Share,
-                runs: points.runs(3),
-                ..case(congestion, x)
-            }
-        };
-        let of = |congestion| mixes.iter().map(move |mix| case(congestion, *mix));
-        ["reno", "cubic"].into_iter().flat_map(of).collect()
     },
 };
