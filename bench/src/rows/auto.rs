@@ -1,12 +1,11 @@
 //! Row 16.9: the policy `auto` beside `never`, for plain TCP over two paths, with and without losses, in shapes of traffic of
 //! which a splice makes some slower.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use longsplice_lab::traffic::{Exchanges, Pause, Transfer};
-use longsplice_lab::{ConnectionSpec, Direction, Emulated, LinkSpec, Queue, Traffic, TrafficSpec};
+use longsplice_lab::{ConnectionSpec, Direction, LinkSpec, Queue, Traffic, TrafficSpec, Verdict};
 
 use super::middle::{Middle, all_ok};
 use super::{Scope, discard};
@@ -74,30 +73,17 @@ struct Run {
     spliced: bool,
 }
 
-/// Measures row 16.9.
+/// Measures row 16.9. Each connection has links of its own. Those of a round lose the same packets under both policies.
 pub(super) fn run(scope: &Scope<'_>) -> Result<Results> {
     let (mut all, mut discarded) = (Vec::new(), 0);
     for path in PATHS {
-        let net = cores::emulated(path.link(path.client), path.link(path.server))?;
-        for space in [&net.client, &net.forwarder, &net.server] {
-            space.sysctl("net.ipv4.tcp_rmem", &format!("4096 131072 {WINDOW}"))?;
-        }
-        let policies = ["auto", "never"].map(|splice| Policy::new(splice, "now"));
-        let middle = Middle::start(scope, &net, &policies)?;
-        for _ in 0..scope.count(5, 1) {
+        for round in 1..=scope.count(5, 1) as u64 {
             for shape in SHAPES {
-                for (auto, &at) in [true, false].into_iter().zip(&middle.at) {
+                for auto in [true, false] {
                     let run = loop {
-                        match connection(&net, &middle, at, path, shape)? {
-                            Some((mbps, spliced)) => {
-                                break Run {
-                                    case: case(path, shape),
-                                    auto,
-                                    mbps,
-                                    spliced,
-                                };
-                            }
-                            None => discard(&net.verdict(), &mut discarded)?,
+                        match connection(scope, path, shape, auto, round)? {
+                            Ok(run) => break run,
+                            Err(late) => discard(&late, &mut discarded)?,
                         }
                     };
                     let policy = if auto { "auto" } else { "never" };
@@ -111,47 +97,57 @@ pub(super) fn run(scope: &Scope<'_>) -> Result<Results> {
     Ok(judge(&all, discarded))
 }
 
-/// Makes one connection; returns its goodput, and if it was spliced; `None` if the emulator was late.
+/// Makes one connection over links of a seed. The error within is the verdict of an emulator that was late.
 fn connection(
-    net: &Emulated,
-    middle: &Middle,
-    at: SocketAddr,
+    scope: &Scope<'_>,
     path: Path,
     shape: Shape,
-) -> Result<Option<(f64, bool)>> {
-    let before = middle.daemon.status()?.counters.spliced_total;
-    net.emulator().reset();
-    let outcome = Traffic::run(&net.client, at, &TrafficSpec::same(1, shape.spec(path)))?;
+    auto: bool,
+    seed: u64,
+) -> Result<Result<Run, Verdict>> {
+    let [client_link, server_link] = path.links(seed);
+    let net = cores::emulated(client_link, server_link)?;
+    for space in [&net.client, &net.forwarder, &net.server] {
+        space.sysctl("net.ipv4.tcp_rmem", &format!("4096 131072 {WINDOW}"))?;
+    }
+    let policy = Policy::new(if auto { "auto" } else { "never" }, "now");
+    let middle = Middle::start(scope, &net, &[policy])?;
+    let outcome = Traffic::run(&net.client, middle.at[0], &TrafficSpec::same(1, shape.spec(path)))?;
     all_ok(&outcome)?;
-    if !net.verdict().counts() {
-        return Ok(None);
+    let verdict = net.verdict();
+    if !verdict.counts() {
+        return Ok(Err(verdict));
     }
     let connection = outcome.connections.first().context("there was one connection")?;
     let receiver = match shape {
         Shape::Upload => connection.server.as_ref().context("the server knows of it")?,
         Shape::Download | Shape::Exchanges | Shape::Burst => &connection.client,
     };
-    let idle = if shape == Shape::Burst {
-        IDLE
-    } else {
-        Duration::ZERO
+    let idle = match shape {
+        Shape::Burst => IDLE.as_micros() as u64,
+        Shape::Download | Shape::Upload | Shape::Exchanges => 0,
     };
-    let micros = receiver
-        .duration_us
-        .saturating_sub(idle.as_micros() as u64)
-        .max(1);
-    let spliced = middle.daemon.status()?.counters.spliced_total > before;
-    Ok(Some((receiver.received as f64 * 8.0 / micros as f64, spliced)))
+    let micros = receiver.duration_us.saturating_sub(idle).max(1);
+    Ok(Ok(Run {
+        case: case(path, shape),
+        auto,
+        mbps: receiver.received as f64 * 8.0 / micros as f64,
+        spliced: middle.daemon.status()?.counters.spliced_total > 0,
+    }))
 }
 
 impl Path {
-    fn link(self, rtt: u64) -> LinkSpec {
-        LinkSpec::symmetric(Direction {
-            delay: Duration::from_millis(rtt) / 2,
-            rate: Some(RATE),
-            queue: Queue::Bytes(WINDOW),
-            loss: self.loss,
-            ..Direction::default()
+    /// Returns the client's link and the server's. They lose different packets.
+    fn links(self, seed: u64) -> [LinkSpec; 2] {
+        [(self.client, 2 * seed), (self.server, 2 * seed + 1)].map(|(rtt, seed)| {
+            LinkSpec::symmetric(Direction {
+                delay: Duration::from_millis(rtt) / 2,
+                rate: Some(RATE),
+                queue: Queue::Bytes(WINDOW),
+                loss: self.loss,
+                seed,
+                ..Direction::default()
+            })
         })
     }
 
