@@ -13,6 +13,7 @@ mod paper;
 mod paths;
 mod plan;
 mod plot;
+mod points;
 mod queue;
 mod raster;
 mod returning;
@@ -29,8 +30,9 @@ use anyhow::{Context, Result};
 use accelerator::Program;
 pub(crate) use accelerator::sweep;
 use figure::{Figure, Point, Series, Source, median, number};
-use measure::{Laboratory, Part};
+use measure::Laboratory;
 use plan::{Experiment, Points};
+use points::Part;
 
 /// Exit status of a run with points that do not count.
 const DOES_NOT_COUNT: u8 = 3;
