@@ -11,23 +11,25 @@
 
 mod known_servers;
 mod opening;
+mod overdue;
 mod pending;
 mod sockets;
 mod step;
 
 use std::{
-    collections::{HashMap, HashSet, VecDeque},
+    collections::HashMap,
     io,
     net::{SocketAddr, TcpStream as StdStream},
     time::{Duration, Instant},
 };
 
-use longsplice_dataplane::{Leg, Side, monotonic};
+use longsplice_dataplane::{Side, monotonic};
 use tokio::net::TcpStream;
 
 use self::{
     opening::{ACK, Opening, SYN},
-    pending::{Answered, Ends, Pending, Stage},
+    overdue::Overdue,
+    pending::{Answered, Ends, Pending, Stage, leg_of},
     sockets::{acknowledgement, build, confirmation, toward_client},
 };
 use crate::{
@@ -49,9 +51,6 @@ const MOST: usize = 65_536;
 
 /// Time that a handshake is remembered: a client that has not heard the answer repeats its SYN after 1, 3, 7 and 15 s.
 const PATIENCE: Duration = Duration::from_secs(20);
-
-/// Time after which an unanswered SYN may have an answer that takes another way.
-const UNANSWERED: Duration = Duration::from_millis(250);
 
 /// Time between two searches for old handshakes.
 const SWEEP: Duration = Duration::from_secs(1);
@@ -97,10 +96,8 @@ pub struct Handshakes {
     /// Number of those without an answer.
     unanswered: usize,
     servers: KnownServers,
-    /// SYNs in the order in which they were sent on, until it is time to look for a client that has its answer from elsewhere.
-    asked: VecDeque<(Ends, Instant)>,
-    /// Handshakes whose client's next segment is awaited.
-    awaited: HashSet<Ends>,
+    /// Those whose client may have its answer from elsewhere.
+    overdue: Overdue,
     /// Time of the last search for old ones.
     swept: Instant,
     /// Time at which a handshake was last not remembered.
@@ -115,8 +112,7 @@ impl Handshakes {
             pending: HashMap::new(),
             unanswered: 0,
             servers: KnownServers::default(),
-            asked: VecDeque::new(),
-            awaited: HashSet::new(),
+            overdue: Overdue::new(splicer),
             swept: Instant::now(),
             overflowed: None,
         }
@@ -152,46 +148,21 @@ impl Handshakes {
 
     /// Waits until [`Handshakes::look`] is due. Cancel-safe.
     pub async fn due(&self) {
-        match self.asked.front() {
-            Some((_, since)) => tokio::time::sleep_until((*since + UNANSWERED).into()).await,
-            None => std::future::pending().await,
-        }
+        self.overdue.due().await;
     }
 
     /// Looks for SYNs that have had no answer for a while: the next acknowledgement of their client shows that it has an
     /// answer, which takes another way ([`Taken::HalfSeen`]).
     pub fn look(&mut self) {
-        while let Some((ends, _)) = self.asked.front().filter(|(_, at)| at.elapsed() >= UNANSWERED) {
-            let pending = self.pending.get(ends).filter(|p| p.is_unanswered());
-            if let Some(pending) = pending {
-                match self.splicer.context.rules.await_segment_of(pending.leg()) {
-                    Ok(()) => drop(self.awaited.insert(*ends)),
-                    Err(error) => tracing::debug!(%error, "an unanswered handshake is not watched"),
-                }
-            }
-            self.asked.pop_front();
-        }
-    }
-
-    /// Awaits no segment of a client any more.
-    fn forget_segment(&mut self, ends: Ends) {
-        if self.awaited.remove(&ends) {
-            let leg = Leg {
-                peer: ends.0,
-                local: ends.1,
-            };
-            let was_last = self.awaited.is_empty();
-            self.splicer.context.rules.forget_segment_of(leg, was_last);
-        }
+        let is_unanswered = |ends: &Ends| self.pending.get(ends).is_some_and(Pending::is_unanswered);
+        self.overdue.look(is_unanswered);
     }
 
     /// Forgets handshakes that were begun too long ago, at most once a second.
     fn forget_old(&mut self) {
         if self.swept.elapsed() >= SWEEP {
             self.pending.retain(|_, p| p.since.elapsed() < PATIENCE);
-            let gone = |ends: &&Ends| !self.pending.contains_key(ends);
-            let gone: Vec<Ends> = self.awaited.iter().filter(gone).copied().collect();
-            gone.into_iter().for_each(|ends| self.forget_segment(ends));
+            self.overdue.retain(|ends| self.pending.contains_key(ends));
             self.unanswered = self.pending.values().filter(|p| p.is_unanswered()).count();
             self.swept = Instant::now();
         }
@@ -252,7 +223,7 @@ impl Handshakes {
             Admission::TakeOver => {
                 self.send_on(ends.1, &syn.onward)?;
                 self.unanswered += 1;
-                self.asked.push_back((ends, Instant::now()));
+                self.overdue.note(ends);
                 Stage::Asked
             }
             Admission::AnswerEarly => {
@@ -307,7 +278,7 @@ impl Handshakes {
     /// acknowledgement of an answer that was sent once. One without an answer shows that the answer took another way.
     fn take_awaited(&mut self, packet: &RulePacket) -> Option<Taken> {
         let (ends, is_bare) = opening::ends_of(&packet.packet)?;
-        self.forget_segment(ends);
+        self.overdue.forget(ends);
         let (client, server) = ends;
         let known = self.pending.get_mut(&ends)?;
         let answered = match &mut known.stage {
@@ -330,17 +301,14 @@ impl Handshakes {
 
     /// Answers a SYN on a connection that has a socket here with an acknowledgement; a client that does not know the
     /// connection resets it (RFC 5961 section 4).
-    fn challenge(&self, (client, server): Ends) -> io::Result<bool> {
+    fn challenge(&self, ends: Ends) -> io::Result<bool> {
         let Some(plane) = self.splicer.context.plane() else {
             return Ok(false);
         };
-        let leg = Leg {
-            peer: client,
-            local: server,
-        };
-        let Ok(inspection) = plane.inspect(leg) else {
+        let Ok(inspection) = plane.inspect(leg_of(ends)) else {
             return Ok(false);
         };
+        let (client, server) = ends;
         let challenge = Segment {
             from: server,
             to: client,
@@ -361,7 +329,7 @@ impl Handshakes {
         mut admit: impl FnMut(&Step) -> Admission,
     ) -> io::Result<Option<Taken>> {
         let ends = (answer.to, answer.from);
-        self.forget_segment(ends);
+        self.overdue.forget(ends);
         let Some(known) = self.pending.get_mut(&ends) else {
             self.splicer.let_in(packet)?;
             let (client, server) = ends;

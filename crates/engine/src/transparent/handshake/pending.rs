@@ -10,6 +10,11 @@ use crate::FlowHandle;
 /// Addresses of a connection's ends: the client, the server.
 pub(super) type Ends = (SocketAddr, SocketAddr);
 
+/// Returns the way of the client's segments.
+pub(super) fn leg_of((peer, local): Ends) -> Leg {
+    Leg { peer, local }
+}
+
 /// State of a handshake under way.
 #[derive(Debug)]
 pub(super) struct Pending {
@@ -26,14 +31,6 @@ pub(super) struct Pending {
 impl Pending {
     pub(super) fn is_unanswered(&self) -> bool {
         matches!(self.stage, Stage::Asked)
-    }
-
-    /// Returns the way of the client's segments.
-    pub(super) fn leg(&self) -> Leg {
-        Leg {
-            peer: self.syn.from,
-            local: self.syn.to,
-        }
     }
 }
 
