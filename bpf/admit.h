@@ -248,34 +248,6 @@ static __always_inline enum admission refuse(enum ls_verdict *reason, enum ls_ve
 }
 
 /*
- * Checks a reset. It may be one below what the far end acknowledges: the number of a FIN before it, which
- * Linux accepts.
- *
- * A sender to which a socket of ours offered more may be ahead of the far end's window, and its reset with
- * it: the far end would drop that without an answer, and wait for a sender that is gone. So the reset moves
- * into the window, next to its edge, where the far end challenges it (RFC 5961 section 3.2); the answer to
- * the challenge has the number that counts. As many pass as SYNs, which are challenged alike.
- */
-static __always_inline enum admission check_reset(const struct ls_record *rec, const struct ls_record *back,
-						  __u32 offered, struct segment *seg, enum ls_verdict *reason)
-{
-	__u32 acked = back->rx_ack + back->ack_off, edge = back->rx_edge + back->ack_off;
-
-	if (before(seg->seq, acked - 1) || after(seg->seq, acked + (65535 << scale_out(back))))
-		return refuse(reason, LS_V_DROP_WINDOW);
-	if (!after(seg->seq, edge))
-		return ADMITTED;
-	/* A smaller window may have no number that counts for nothing. */
-	if (!after(edge, acked + 2))
-		return after(seg->seq, offered + 1) ? refuse(reason, LS_V_DROP_WINDOW) : ADMITTED;
-	if (!may_challenge(rec))
-		return refuse(reason, LS_V_DROP_WINDOW);
-	/* A reset next to what was forwarded would count (note_end()). */
-	seg->seq = seg->end = edge - 1 == end_of(rec) ? edge - 2 : edge - 1;
-	return ADMITTED;
-}
-
-/*
  * Returns whether a segment without payload has a number below `acked`, which the far end has acknowledged,
  * because the window of its sender was taken back below what it had sent: before a drain (coupled_edge()), or
  * by the far end itself. Linux numbers an acknowledgement by the edge that holds then. The far end does not
@@ -287,14 +259,45 @@ static __always_inline int is_held_back(const struct ls_record *rec, const struc
 					__u32 acked, const struct segment *seg)
 {
 	return before(seg->seq, acked) && before(seg->seq, end_of(rec) - 1) && seg->end == seg->seq &&
-	       !before(seg->ack, rec->rx_ack) && !before(edge_of(seg, scale_in(rec)), rec->rx_edge) &&
-	       is_echo(rec, back, seg);
+	       seg->flags & TCP_ACK && !before(seg->ack, rec->rx_ack) &&
+	       !before(edge_of(seg, scale_in(rec)), rec->rx_edge) && is_echo(rec, back, seg);
 }
 
 /*
- * Checks a segment of a spliced flow. Admits it with seg->in_place if it can be the sender's own: it is to be
- * noted and forwarded; without seg->in_place if it may be: it is to be forwarded and not noted. `offered` is
- * the edge up to which the sender may send.
+ * Admits or refuses a reset. It may be one below what the far end acknowledges: the number of a FIN before
+ * it, which Linux accepts.
+ *
+ * A sender to which a socket of ours offered more may be ahead of the far end's window, and its reset with
+ * it; the reset of one that is_held_back() is behind it. The far end would drop both without an answer, and
+ * wait for a sender that is gone. So such a reset moves into the window, next to its edge, where the far end
+ * challenges it (RFC 5961 section 3.2); the answer to the challenge has the number that counts. As many pass
+ * as SYNs, which are challenged alike.
+ */
+static __always_inline enum admission admit_reset(const struct ls_record *rec, const struct ls_record *back,
+						  __u32 offered, struct segment *seg, enum ls_verdict *reason)
+{
+	__u32 acked = back->rx_ack + back->ack_off, edge = back->rx_edge + back->ack_off;
+
+	if (!is_held_back(rec, back, acked, seg)) {
+		if (before(seg->seq, acked - 1) || after(seg->seq, acked + (65535 << scale_out(back))))
+			return refuse(reason, LS_V_DROP_WINDOW);
+		if (!after(seg->seq, edge))
+			return ADMITTED;
+	}
+	/* A smaller window may have no number that counts for nothing. */
+	if (!after(edge, acked + 2))
+		return after(seg->seq, offered + 1) ? refuse(reason, LS_V_DROP_WINDOW) : ADMITTED;
+	if (!may_challenge(rec))
+		return refuse(reason, LS_V_DROP_WINDOW);
+	/* A reset next to what was forwarded would count (note_end()). */
+	seg->seq = seg->end = edge - 1 == end_of(rec) ? edge - 2 : edge - 1;
+	return ADMITTED;
+}
+
+/*
+ * Admits or refuses a segment of a spliced flow. Admits it with seg->in_place if it can be the sender's own:
+ * it is to be noted and forwarded; without seg->in_place if it may be: it is to be forwarded and not noted.
+ * `offered` is the edge up to which the sender may send.
  *
  * The rules are those of RFC 9293 section 3.10.7.4 and RFC 5961, seen from the middle: the far end's own
  * check is the same with better knowledge, and answers segments that it does not accept. So segments that may
@@ -305,7 +308,7 @@ static __always_inline int is_held_back(const struct ls_record *rec, const struc
  * An acknowledgement that is_held_back() gets the number at which the far end reads it. No guess changes our
  * notes: two guesses could achieve what one cannot, make a reset count or turn TSval back.
  */
-static __always_inline enum admission check_against(const struct ls_record *rec, const struct ls_record *back,
+static __always_inline enum admission admit_against(const struct ls_record *rec, const struct ls_record *back,
 						    __u32 offered, struct segment *seg,
 						    enum ls_verdict *reason)
 {
@@ -313,7 +316,7 @@ static __always_inline enum admission check_against(const struct ls_record *rec,
 
 	seg->in_place = 0;
 	if (seg->flags & TCP_RST)
-		return check_reset(rec, back, offered, seg, reason);
+		return admit_reset(rec, back, offered, seg, reason);
 	if (seg->flags & TCP_SYN)
 		return may_challenge(rec) ? ADMITTED : refuse(reason, LS_V_DROP_SYN);
 	if (acks_too_little(rec, back, seg) || after(seg->ack, end_of(back) + back->seq_off))
@@ -339,8 +342,8 @@ static __always_inline int has_news(const struct ls_record *rec, const struct se
 	return seg->len && after(seg->seq + seg->len, rec->rx_end);
 }
 
-/* Checks a segment with the records of both directions: see check_against(). */
-static __noinline enum admission check_by_both(const struct flow_ref *flow, struct segment *seg,
+/* Admits or refuses a segment by the records of both directions: see admit_against(). */
+static __noinline enum admission admit_by_both(const struct flow_ref *flow, struct segment *seg,
 					       enum ls_verdict *reason)
 {
 	struct ls_record *back = find_back(flow);
@@ -354,7 +357,7 @@ static __noinline enum admission check_by_both(const struct flow_ref *flow, stru
 	/* A local socket may have offered more before. */
 	if (flow->slot)
 		offered = seq_max(offered, flow->slot->leg[flow->side & 1].tx_edge);
-	admission = check_against(flow->rec, back, offered, seg, reason);
+	admission = admit_against(flow->rec, back, offered, seg, reason);
 	if (admission == ADMITTED && !seg->in_place && !(seg->flags & TCP_RST) && has_news(flow->rec, seg))
 		return refuse(reason, LS_V_DROP_WINDOW);
 	return admission;
@@ -379,12 +382,12 @@ static __always_inline int is_next(const struct flow_ref *flow, const struct seg
 	       !after(seg->end, back->rx_edge + back->ack_off + 1);
 }
 
-/* Checks whether a segment of a spliced flow can be the sender's own: see check_against(). */
-static __always_inline enum admission check_segment(const struct flow_ref *flow, struct segment *seg,
+/* Admits a segment of a spliced flow if it can be the sender's own: see admit_against(). */
+static __always_inline enum admission admit_segment(const struct flow_ref *flow, struct segment *seg,
 						    enum ls_verdict *reason)
 {
 	if (!is_next(flow, seg))
-		return check_by_both(flow, seg, reason);
+		return admit_by_both(flow, seg, reason);
 	seg->in_place = 1;
 	return ADMITTED;
 }
@@ -414,14 +417,14 @@ static __always_inline int may_still_pass(const struct flow_ref *flow, const str
 	return mode == LS_FINAL || mode == LS_DRAIN || (mode == LS_FREEZE && !is_new(flow, seg));
 }
 
-/* Checks a segment of a spliced flow and notes its fields, at tc and in XDP alike; a repeated call changes
- * nothing more, except for a direction with a rate. An admitted segment may be translated. */
+/* Admits a segment of a spliced flow and notes its fields, or refuses it, at tc and in XDP alike; a repeated
+ * call changes nothing more, except for a direction with a rate. An admitted segment may be translated. */
 static __always_inline enum admission admit(const struct flow_ref *flow, struct segment *seg,
 					    enum ls_verdict *reason)
 {
 	struct ls_record *rec = flow->rec;
 
-	if (check_segment(flow, seg, reason) != ADMITTED)
+	if (admit_segment(flow, seg, reason) != ADMITTED)
 		return REFUSED;
 	/* Note nothing of a segment that a rule drops: the far end does not learn of it either. */
 	if (is_ruled(rec)) {

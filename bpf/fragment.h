@@ -61,7 +61,7 @@ static __always_inline int may_begin(const struct flow_ref *flow, struct segment
 {
 	enum ls_verdict reason;
 
-	return check_segment(flow, seg, &reason) == ADMITTED && (seg->in_place || find_back(flow));
+	return admit_segment(flow, seg, &reason) == ADMITTED && (seg->in_place || find_back(flow));
 }
 
 /*
@@ -214,7 +214,7 @@ __noinline int later_fragment(struct __sk_buff *skb)
 		return drop(LS_V_DROP_FRAGMENT);
 	if (hops_left(&scratch->in) <= 1)
 		return drop(LS_V_DROP_TTL);
-	if (check_segment(&flow, seg, &reason) != ADMITTED)
+	if (admit_segment(&flow, seg, &reason) != ADMITTED)
 		return drop(reason);
 	reason = is_ruled(flow.rec) ? judge(flow.rec, seg, ip_length(&scratch->in), 1) : 0;
 	if (reason)

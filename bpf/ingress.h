@@ -274,7 +274,7 @@ static __always_inline int is_plausible(const struct flow_ref *flow, struct segm
 	if (seg->flags & TCP_RST)
 		return 0;
 	if (!flow->slot || mode == LS_FINAL || mode == LS_FREEZE) {
-		check_segment(flow, seg, &reason);
+		admit_segment(flow, seg, &reason);
 		return seg->in_place;
 	}
 	from = &flow->slot->leg[flow->side & 1];
@@ -333,7 +333,7 @@ __noinline enum step stop(struct __sk_buff *skb, __u32 number, __u32 mode, int *
 	}
 	if (!after(seg->end, flow.rec->rx_end) && !(mode == LS_FREEZE && is_new(&flow, seg)))
 		return TO_FAR_END;
-	check_segment(&flow, seg, &reason);
+	admit_segment(&flow, seg, &reason);
 	*action = drop(reason);
 	return DONE;
 }

@@ -158,7 +158,7 @@ __noinline int write_across_fast(struct __sk_buff *skb, struct headers *old, str
 	return old && new ? write_across(skb, old, new, opt_len & 63, 1) : -1;
 }
 
-/* Returns whether a segment is to leave as it came. It may have got another number (check_against()), and
+/* Returns whether a segment is to leave as it came. It may have got another number (admit_against()), and
  * PAWS may require a higher TSval; packets with IP options go the usual way. */
 static __always_inline int leaves_as_it_came(const struct flow_ref *flow, const struct headers *h,
 					     const struct segment *seg)

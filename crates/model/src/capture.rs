@@ -5,6 +5,7 @@ use longsplice_core::seq::Seq;
 
 use super::{
     state::{Flow, Leg, Mode, Side, seq_advance},
+    steps::Steps,
     wake::{Reach, shift_to, stands},
 };
 
@@ -22,9 +23,11 @@ enum FreezeStep {
     Store,
 }
 
-impl Freeze {
+impl Steps for Freeze {
+    type End = Mode;
+
     /// Takes one step. Returns the mode afterwards at the end: [`Mode::Freeze`] if it is done.
-    pub fn step(&mut self, flow: &mut Flow) -> Option<Mode> {
+    fn step(&mut self, flow: &mut Flow) -> Option<Mode> {
         match self.step {
             FreezeStep::Take => {
                 if !flow.transition(Mode::Final, Mode::Waking) {
@@ -44,15 +47,6 @@ impl Freeze {
             }
         }
         None
-    }
-
-    /// Takes all steps at once.
-    pub fn run(mut self, flow: &mut Flow) -> Mode {
-        loop {
-            if let Some(mode) = self.step(flow) {
-                return mode;
-            }
-        }
     }
 }
 
@@ -80,9 +74,13 @@ impl TakeOver {
             step: TakeOverStep::Take,
         }
     }
+}
+
+impl Steps for TakeOver {
+    type End = Mode;
 
     /// Takes one step. Returns the mode afterwards at the end: [`Mode::Track`] if it is done.
-    pub fn step(&mut self, flow: &mut Flow) -> Option<Mode> {
+    fn step(&mut self, flow: &mut Flow) -> Option<Mode> {
         match self.step {
             TakeOverStep::Take => {
                 if !flow.transition(Mode::Freeze, Mode::Waking) {
@@ -104,15 +102,6 @@ impl TakeOver {
             }
         }
         None
-    }
-
-    /// Takes all steps at once.
-    pub fn run(mut self, flow: &mut Flow) -> Mode {
-        loop {
-            if let Some(mode) = self.step(flow) {
-                return mode;
-            }
-        }
     }
 }
 

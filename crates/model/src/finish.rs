@@ -2,7 +2,10 @@
 
 use longsplice_core::seq::Seq;
 
-use super::state::{Flow, Mode, Side, slot_flag};
+use super::{
+    state::{Flow, Mode, Side, slot_flag},
+    steps::Steps,
+};
 
 /// Parks the sockets of a pair that user space found drained, step by step. Fails if a segment has come to a local
 /// socket since: parking would lose it.
@@ -31,9 +34,13 @@ impl Finish {
             step: Step::Take,
         }
     }
+}
+
+impl Steps for Finish {
+    type End = Mode;
 
     /// Takes one step. Returns the mode afterwards at the end: [`Mode::Final`] if the sockets are parked.
-    pub fn step(&mut self, flow: &mut Flow) -> Option<Mode> {
+    fn step(&mut self, flow: &mut Flow) -> Option<Mode> {
         match self.step {
             Step::Take => {
                 if !flow.transition(Mode::Drain, Mode::Waking) {
@@ -63,14 +70,5 @@ impl Finish {
             }
         }
         None
-    }
-
-    /// Takes all steps at once.
-    pub fn run(mut self, flow: &mut Flow) -> Mode {
-        loop {
-            if let Some(mode) = self.step(flow) {
-                return mode;
-            }
-        }
     }
 }

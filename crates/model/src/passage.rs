@@ -7,6 +7,7 @@ use super::{
     outcome::{Outcome, Verdict},
     segment::{Segment, flag},
     state::{Flow, Mode, Placement, Side, seq_advance},
+    steps::Steps,
     track::{acks_too_little, acks_unsent},
     wake::Wake,
     window::fits_window,
@@ -103,9 +104,13 @@ impl Passage {
     pub fn segment(&self) -> (Side, Segment) {
         (self.side, self.segment)
     }
+}
+
+impl Steps for Passage {
+    type End = Outcome;
 
     /// Takes one step. Returns the outcome of the packet at the end.
-    pub fn step(&mut self, flow: &mut Flow) -> Option<Outcome> {
+    fn step(&mut self, flow: &mut Flow) -> Option<Outcome> {
         let next = match self.step {
             Step::Begin => self.begin(flow),
             Step::Wake(wake) => self.wake(flow, wake),
@@ -159,16 +164,9 @@ impl Passage {
             }),
         }
     }
+}
 
-    /// Takes all steps at once.
-    pub fn run(mut self, flow: &mut Flow) -> Outcome {
-        loop {
-            if let Some(outcome) = self.step(flow) {
-                return outcome;
-            }
-        }
-    }
-
+impl Passage {
     fn begin(&mut self, flow: &mut Flow) -> Next {
         let seg = self.segment;
         let Some(placement) = flow.placement(self.side) else {
@@ -221,7 +219,7 @@ impl Passage {
     fn is_plausible(&mut self, flow: &mut Flow, mode: Mode) -> bool {
         let mut seg = self.segment;
         if !self.slotted || matches!(mode, Mode::Final | Mode::Freeze) {
-            return flow.check_segment(self.side, self.slotted, &mut seg, self.challenge) == Ok(true);
+            return flow.admit_segment(self.side, self.slotted, &mut seg, self.challenge) == Ok(true);
         }
         let (from, to) = flow.legs(self.side);
         fits_window(from, seg.end())
@@ -248,7 +246,7 @@ impl Passage {
             .record(self.side)
             .is_some_and(|r| self.segment.end().after(r.rx_end));
         if self.fresh || (self.trapped && news) {
-            let admission = flow.check_segment(self.side, self.slotted, &mut self.segment, self.challenge);
+            let admission = flow.admit_segment(self.side, self.slotted, &mut self.segment, self.challenge);
             return Next::Done(Outcome::of(admission.err().unwrap_or(Verdict::DropWindow)));
         }
         Next::Step(Step::Forward)

@@ -115,7 +115,7 @@ impl Passage {
 
     pub(super) fn forward(&mut self, flow: &mut Flow) -> Next {
         let came_at = self.segment.seq;
-        match flow.check_segment(self.side, self.slotted, &mut self.segment, self.challenge) {
+        match flow.admit_segment(self.side, self.slotted, &mut self.segment, self.challenge) {
             Ok(in_place) => self.in_place = in_place,
             Err(verdict) => return Next::Done(Outcome::of(verdict)),
         }

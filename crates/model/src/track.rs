@@ -102,29 +102,44 @@ pub(super) fn note_peer(from: &mut Leg, seg: &Segment, in_place: bool) {
 /// Admission of a segment to forward: dropped by a verdict, or passed on, and noted (`true`) or not.
 pub(super) type Admission = Result<bool, Verdict>;
 
-/// Judges whether a segment of a spliced flow can be the sender's own (RFC 9293 section 3.10.7.4, RFC 5961):
-/// `check_against` of `admit.h`. `offered` is the edge up to which the sender may send. `challenge` tells whether a SYN
-/// may provoke a challenge now, or a reset beyond the far end's window.
-fn check_against(rec: &Record, back: &Record, offered: Seq, seg: &mut Segment, challenge: bool) -> Admission {
+/// Admits or refuses a reset: `admit_reset` of `admit.h`. `challenge` tells whether it may be moved into the far end's
+/// window now, to be challenged there.
+fn admit_reset(rec: &Record, back: &Record, offered: Seq, seg: &mut Segment, challenge: bool) -> Admission {
+    let (acked, edge) = (back.rx_ack + back.ack_off, back.rx_edge + back.ack_off);
+    if !is_held_back(rec, back, acked, seg) {
+        let furthest = acked + (65_535 << (back.wscale_out & 15));
+        if seg.seq.before(acked - 1) || seg.seq.after(furthest) {
+            return Err(Verdict::DropWindow);
+        }
+        if !seg.seq.after(edge) {
+            return Ok(false);
+        }
+    }
+    // A smaller window may have no number that counts for nothing.
+    if !edge.after(acked + 2) {
+        let is_far = seg.seq.after(offered + 1);
+        return if is_far {
+            Err(Verdict::DropWindow)
+        } else {
+            Ok(false)
+        };
+    }
+    if !challenge {
+        return Err(Verdict::DropWindow);
+    }
+    let counts = edge - 1 == rec.end();
+    seg.seq = edge - if counts { 2 } else { 1 };
+    Ok(false)
+}
+
+/// Admits or refuses a segment of a spliced flow: it may be the sender's own, or not (RFC 9293 section 3.10.7.4, RFC 5961):
+/// `admit_against` of `admit.h`. `offered` is the edge up to which the sender may send. `challenge` tells whether a SYN
+/// may provoke a challenge now, as in [`admit_reset`].
+fn admit_against(rec: &Record, back: &Record, offered: Seq, seg: &mut Segment, challenge: bool) -> Admission {
     let acked = back.rx_ack + back.ack_off;
     let limit = offered + 1;
     if seg.has(flag::RST) {
-        let edge = back.rx_edge + back.ack_off;
-        let has_room = edge.after(acked + 2);
-        let refused = match seg.seq {
-            seq if seq.before(acked - 1) || seq.after(acked + (65_535 << (back.wscale_out & 15))) => true,
-            seq if !seq.after(edge) => false,
-            seq if !has_room => seq.after(limit),
-            _ => !challenge,
-        };
-        if refused {
-            return Err(Verdict::DropWindow);
-        }
-        if seg.seq.after(edge) && has_room {
-            let counts = edge - 1 == rec.end();
-            seg.seq = edge - if counts { 2 } else { 1 };
-        }
-        return Ok(false);
+        return admit_reset(rec, back, offered, seg, challenge);
     }
     if seg.has(flag::SYN) {
         return if challenge {
@@ -164,6 +179,7 @@ fn is_held_back(rec: &Record, back: &Record, acked: Seq, seg: &Segment) -> bool 
     seg.seq.before(acked)
         && seg.seq.before(rec.end() - 1)
         && !seg.occupies()
+        && seg.has(flag::ACK)
         && !seg.ack.before(rec.rx_ack)
         && !seg.edge(rec.wscale_in).before(rec.rx_edge)
         && is_echo(rec, back, seg)
@@ -213,8 +229,8 @@ impl Flow {
         }
     }
 
-    /// Judges a segment: whether it is to be noted, or by which verdict it is dropped (`check_segment` of `admit.h`).
-    pub(super) fn check_segment(
+    /// Admits a segment, to be noted or not, or refuses it by a verdict (`admit_segment` of `admit.h`).
+    pub(super) fn admit_segment(
         &mut self,
         side: Side,
         slotted: bool,
@@ -245,7 +261,7 @@ impl Flow {
                 if slotted {
                     offered = offered.max(self.leg(side).tx_edge);
                 }
-                check_against(&rec, &back, offered, seg, challenge)
+                admit_against(&rec, &back, offered, seg, challenge)
             }
         };
         match admission {

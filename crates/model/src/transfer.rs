@@ -1,7 +1,10 @@
 //! Moves a flow between slot and records, while segments pass: `demote` and `promote` of `flow_ops.bpf.c`, step by
 //! step.
 
-use super::state::{Flow, Mode, Placement, Record, Side, seq_advance};
+use super::{
+    state::{Flow, Mode, Placement, Record, Side, seq_advance},
+    steps::Steps,
+};
 
 /// Direction in which a flow moves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,25 +38,25 @@ impl Transfer {
         Transfer { direction, step: 0 }
     }
 
-    /// Takes one step; returns whether it was the last.
-    pub fn step(&mut self, flow: &mut Flow) -> bool {
-        let step = self.step;
-        self.step = step.saturating_add(1);
-        match self.direction {
-            Direction::Demote => demote(flow, step),
-            Direction::Promote => promote(flow, step),
-        }
-    }
-
     /// Returns the direction.
     #[must_use]
     pub fn direction(&self) -> Direction {
         self.direction
     }
+}
 
-    /// Takes all steps at once.
-    pub fn run(mut self, flow: &mut Flow) {
-        while !self.step(flow) {}
+impl Steps for Transfer {
+    type End = ();
+
+    /// Takes one step.
+    fn step(&mut self, flow: &mut Flow) -> Option<()> {
+        let step = self.step;
+        self.step = step.saturating_add(1);
+        let is_last = match self.direction {
+            Direction::Demote => demote(flow, step),
+            Direction::Promote => promote(flow, step),
+        };
+        is_last.then_some(())
     }
 }
 

@@ -4,6 +4,7 @@ use longsplice_core::seq::Seq;
 
 use super::{
     state::{Flow, Leg, Mode, Side, bypassed, seen, seq_advance, slot_flag},
+    steps::Steps,
     window::keeps_promise,
 };
 
@@ -142,10 +143,14 @@ impl Wake {
             ..Wake::from(mode)
         }
     }
+}
+
+impl Steps for Wake {
+    type End = Mode;
 
     /// Takes one step. Returns the mode afterwards at the end, also if another CPU stored it: [`Mode::Undrain`] if the
     /// pair is awake.
-    pub fn step(&mut self, flow: &mut Flow) -> Option<Mode> {
+    fn step(&mut self, flow: &mut Flow) -> Option<Mode> {
         let slot = &mut flow.slot;
         match self.step {
             Step::Take => {
@@ -188,14 +193,5 @@ impl Wake {
             }
         }
         None
-    }
-
-    /// Takes all steps at once.
-    pub fn run(mut self, flow: &mut Flow) -> Mode {
-        loop {
-            if let Some(mode) = self.step(flow) {
-                return mode;
-            }
-        }
     }
 }

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use longsplice_core::seq::Seq;
 use longsplice_dataplane::{Event, EventKind, Framing, PerSide, Ran, Ring, Side};
 use longsplice_model::{
-    self as machine, Finish, Freeze, Mode, Outcome, Passage, Placement, TakeOver, Transfer, Verdict, Wake,
-    flag,
+    self as machine, Finish, Freeze, Mode, Outcome, Passage, Placement, Steps, TakeOver, Transfer, Verdict,
+    Wake, flag,
 };
 
 use crate::{
@@ -15,10 +15,12 @@ use crate::{
     generate::Anchors,
     support::random::Random,
     support::{
+        family::is_across,
         flow::{Flow, OK, Plan, REDIRECT, SHOT, leg, legs},
         net::{OUR_MAC, PEER_MAC},
         packet::*,
-        raw::Maps,
+        raw::{Maps, types::ls_trait},
+        reference,
         tap::Tap,
     },
 };
@@ -79,7 +81,12 @@ impl Both {
         for side in Side::BOTH {
             slot.leg[side].key = crate::support::raw::tuple(leg(side));
             let rec = &mut slot.leg[side].rec;
-            rec.traits = (rec.traits & !1) | u8::from(side == Side::Server);
+            let families = if is_across() {
+                ls_trait::LS_FAMILIES.0 as u8
+            } else {
+                0
+            };
+            rec.traits = (rec.traits & !1) | u8::from(side == Side::Server) | families;
             (rec.serial, rec.mss) = (SERIAL, 1460);
             let mut record = *rec;
             let model = self.machine.records[side].as_ref();
@@ -164,13 +171,17 @@ impl Both {
     fn across(side: Side, packet: Packet) -> Packet {
         let far = leg(side.other());
         let o = side.other();
-        Packet {
+        let translated = Packet {
             dst_mac: PEER_MAC[o],
             src_mac: OUR_MAC[o],
             src: far.local,
             dst: far.peer,
             ttl: packet.ttl - 1,
             ..packet
+        };
+        match is_across() {
+            true => reference::across(translated, SERIAL),
+            false => translated,
         }
     }
 
@@ -247,8 +258,9 @@ impl Both {
         self.same_verdicts(&[name(outcome.verdict)])?;
         if let (Verdict::SynRefused, Some(answer)) = (outcome.verdict, outcome.local) {
             // Compare these fields only: another table checks the other bytes.
-            let word = |at: usize| u32::from_be_bytes(ran.packet[at..at + 4].try_into().expect("four bytes"));
-            let got = (ran.verdict, word(38), word(42), ran.packet[47]);
+            let tcp = &ran.packet[packet.l4()..];
+            let word = |at: usize| u32::from_be_bytes(tcp[at..at + 4].try_into().expect("four bytes"));
+            let got = (ran.verdict, word(4), word(8), tcp[13]);
             let expected = (REDIRECT, answer.seq.raw(), answer.ack.raw(), answer.flags);
             return (got == expected)
                 .then_some(())

@@ -25,7 +25,9 @@ const PLACEMENTS: [(Placement, ls_placement); 3] = [
 ];
 
 /// Traits that the machine does not model.
-const ADDRESSING: u8 = (ls_trait::LS_SIDE_SERVER.0 | ls_trait::LS_FAR_LOCAL.0 | ls_trait::LS_ECN.0) as u8;
+const ADDRESSING: u8 =
+    (ls_trait::LS_SIDE_SERVER.0 | ls_trait::LS_FAR_LOCAL.0 | ls_trait::LS_ECN.0 | ls_trait::LS_FAMILIES.0)
+        as u8;
 
 /// Writes the machine's record over the kernel half's, which has addresses besides.
 pub fn write_record(to: &mut ls_record, from: &Record) {

@@ -9,15 +9,15 @@
 
 #[allow(dead_code)] // not every binary uses everything
 #[path = "../support/mod.rs"]
-mod support;
+pub(crate) mod support;
 
-mod both;
-mod convert;
-mod expect;
-mod generate;
+pub(crate) mod both;
+pub(crate) mod convert;
+pub(crate) mod expect;
+pub(crate) mod generate;
 
-use both::Both;
-use support::random::{Random, number, seed};
+use self::both::Both;
+use self::support::random::{Random, number, seed};
 
 /// Number of states that `make test` tries.
 const CASES: u64 = 3000;

@@ -141,6 +141,33 @@ fn a_reset_beyond_the_window_is_moved_into_it_and_challenged_there() {
     });
 }
 
+/// Linux numbers a reset by the edge of its window where that was taken back below what it had sent. The far end has more.
+#[test]
+fn a_reset_below_a_window_that_was_taken_back_is_moved_into_it_and_challenged_there() {
+    const SENT: u32 = 1_000;
+    each(|flow, side| {
+        let edge = Plan::default().granted[1];
+        pass(flow, side, ACK, 0, SENT as usize);
+        let acks = Packet {
+            window: 0,
+            ..flow.timed(side.other(), 0, flow.later(side.other(), 0, 0, SENT))
+        };
+        flow.forwards(side.other(), &acks, &mut flow.reference(side.other()));
+        // A gone socket's reset has no acknowledgement: it answers an old segment, and is answered by the next one.
+        beyond(flow, side, RST, SENT - 400, 0);
+        let reset = |offset: u32| Packet {
+            window: 10_000,
+            ..segment(flow, side, RST | ACK, offset, 0)
+        };
+        let (packet, moved) = (reset(SENT - 400), reset(edge - 1));
+        let expected = flow.reference(side).translate(&moved).bytes();
+        flow.ingress_gives(side, &packet.bytes(), (REDIRECT, "forwarded", &expected));
+        assert!(!direction(flow, side).reset);
+        // Many of them cannot keep the far end busy: each CPU lets one pass in a tick.
+        assert!((0..256).any(|_| flow.ingress(side, &packet.bytes()).verdict == SHOT));
+    });
+}
+
 #[test]
 fn a_reset_after_data_counts_before_and_after_them() {
     each_of(

@@ -13,7 +13,7 @@ use crate::support::{
     options::usual,
     packet::{ACK, ETH, FIN, Packet, assert_frame, internet_checksum, pattern},
     plane::Plane,
-    reference::Reference,
+    reference::{self, Reference},
 };
 
 use Side::{Client, Server};
@@ -115,14 +115,7 @@ impl Across {
             blank_sack: plan.blank_sack[side],
             ts_high: plan.clock[side].wrapping_add(plan.ts[side]),
         };
-        Packet {
-            id: 0,
-            fragment: 0x4000,
-            flow_label: SERIAL.wrapping_mul(0x9e37_79b1) >> 12,
-            ip_options: Vec::new(),
-            extensions: Vec::new(),
-            ..reference.translate(packet)
-        }
+        reference::across(reference.translate(packet), SERIAL)
     }
 
     /// Runs ingress over a frame that the device may have summed up.

@@ -1,7 +1,7 @@
 //! Supports the tests of the kernel half: builds and translates packets independently of it, and makes a flow in a
 //! network namespace of its own. Needs root.
 
-mod family;
+pub mod family;
 pub mod flow;
 pub mod icmp;
 pub mod net;

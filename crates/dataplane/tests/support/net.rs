@@ -14,7 +14,12 @@ use nix::{
     time::{ClockId, clock_gettime},
 };
 
-use super::{FAMILY, choose, flow::leg, pins};
+use super::{
+    FAMILY, choose,
+    family::{choose_at, family_of},
+    flow::leg,
+    pins,
+};
 
 /// MAC addresses of the forwarder toward the client and the server, and theirs.
 pub const OUR_MAC: [[u8; 6]; 2] = [[2, 0, 0, 0, 1, 1], [2, 0, 0, 0, 2, 1]];
@@ -22,9 +27,12 @@ pub const PEER_MAC: [[u8; 6]; 2] = [[2, 0, 0, 0, 1, 2], [2, 0, 0, 0, 2, 2]];
 
 /// Interfaces of the forwarder.
 const OUR_DEV: [&str; 2] = ["a0", "b0"];
-const NETS: [&str; 2] = choose(["198.18.1.0", "198.18.2.0"], ["2001:db8:1::", "2001:db8:2::"]);
-/// Prefix length of these networks, and of the address of a host.
-const NET_BITS: u8 = choose(24, 64);
+/// Networks of the links.
+const NETS: [&str; 2] = [
+    choose_at(Side::Client, "198.18.1.0/24", "2001:db8:1::/64"),
+    choose_at(Side::Server, "198.18.2.0/24", "2001:db8:2::/64"),
+];
+/// Prefix length of the address of a host.
 pub const HOST_BITS: u8 = choose(32, 128);
 /// Makes an address usable at once.
 pub const NODAD: &str = choose("", "nodad");
@@ -58,11 +66,9 @@ impl Net {
              link set b0 up
              link set b1 up");
         for side in Side::BOTH {
-            net.ip(&format!(
-                "address add {}/{NET_BITS} dev {} {NODAD}",
-                leg(side).local.ip(),
-                OUR_DEV[side]
-            ));
+            let (ours, dev) = (own_address(side), OUR_DEV[side]);
+            let nodad = choose_at(side, "", "nodad");
+            net.ip_of(family_of(side), &format!("address add {ours} dev {dev} {nodad}"));
             net.add_neighbour(side);
         }
         net.pristine.set(true);
@@ -140,12 +146,14 @@ impl Net {
     /// Makes the stack ignore packets that are delivered to it: it would answer for sockets that are not there.
     pub fn deaf(&self) {
         for side in Side::BOTH {
-            let (ours, dev) = (leg(side).local.ip(), OUR_DEV[side]);
-            self.ip(&format!(
-                "address del {ours}/{NET_BITS} dev {dev}
-                 route add {}/{NET_BITS} dev {dev}",
-                NETS[side]
-            ));
+            let (ours, net, dev) = (own_address(side), NETS[side], OUR_DEV[side]);
+            self.ip_of(
+                family_of(side),
+                &format!(
+                    "address del {ours} dev {dev}
+                     route add {net} dev {dev}"
+                ),
+            );
             self.add_neighbour(side);
         }
     }
@@ -154,10 +162,11 @@ impl Net {
     pub fn add_neighbour(&self, side: Side) {
         let mac = PEER_MAC[side].map(|byte| format!("{byte:02x}")).join(":");
         let dev = OUR_DEV[side];
-        self.ip(&format!(
-            "neighbour replace {} lladdr {mac} dev {dev}",
-            leg(side).peer.ip()
-        ));
+        let peer = leg(side).peer.ip();
+        self.ip_of(
+            family_of(side),
+            &format!("neighbour replace {peer} lladdr {mac} dev {dev}"),
+        );
     }
 
     /// Removes the end of a side from the neighbors.
@@ -184,6 +193,11 @@ impl Net {
     pub fn ifindex(&self, name: &str) -> u32 {
         nix::net::if_::if_nametoindex(name).expect(name)
     }
+}
+
+/// Returns the forwarder's address on a link, with the prefix length of the link.
+fn own_address(side: Side) -> String {
+    format!("{}/{}", leg(side).local.ip(), choose_at(side, 24, 64))
 }
 
 /// Waits until the programs' remembered routes have expired.

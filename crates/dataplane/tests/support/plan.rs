@@ -2,7 +2,7 @@
 
 use longsplice_dataplane::{Inspection, Leg, LegStart, Mapping, Offset, PerSide, Seq, Side};
 
-use super::choose;
+use super::family::choose_at;
 
 /// State of two connections when their flow is registered; arrays are indexed by side.
 #[derive(Debug, Clone)]
@@ -127,11 +127,13 @@ impl Plan {
 
 pub fn leg(side: Side) -> Leg {
     let (peer, local) = match side {
-        Side::Client => choose(
+        Side::Client => choose_at(
+            side,
             ("198.18.1.2:40000", "198.18.1.1:80"),
             ("[2001:db8:1::2]:40000", "[2001:db8:1::1]:80"),
         ),
-        Side::Server => choose(
+        Side::Server => choose_at(
+            side,
             ("198.18.2.2:8080", "198.18.2.1:50000"),
             ("[2001:db8:2::2]:8080", "[2001:db8:2::1]:50000"),
         ),

@@ -35,6 +35,18 @@ enum Belief {
     Stray,
 }
 
+/// Returns a translated segment with the headers that it has on a leg of the other version of IP: `serial` is the flow's.
+pub fn across(translated: Packet, serial: u32) -> Packet {
+    Packet {
+        id: 0,
+        fragment: 0x4000,
+        flow_label: serial.wrapping_mul(0x9e37_79b1) >> 12,
+        ip_options: Vec::new(),
+        extensions: Vec::new(),
+        ..translated
+    }
+}
+
 impl Reference {
     /// Returns the far end's view of a segment of x. The time in a reset is not believed: nothing else in it is checked.
     pub fn translate(&mut self, p: &Packet) -> Packet {

@@ -152,8 +152,8 @@ impl Tap {
 }
 
 fn is_tcp(frame: &[u8]) -> bool {
-    let kind = choose([0x08, 0x00], [0x86, 0xdd]);
-    frame.get(12..14) == Some(&kind) && upper(frame).is_some_and(|(protocol, _)| protocol == 6)
+    let is_ip = matches!(frame.get(12..14), Some([0x08, 0x00] | [0x86, 0xdd]));
+    is_ip && upper(frame).is_some_and(|(protocol, _)| protocol == 6)
 }
 
 /// Sets setsockopt(PACKET_VNET_HDR).

@@ -1,6 +1,6 @@
 //! Delivers segments.
 
-use longsplice_model::{Mode, Outcome, Passage, Segment, Side, Verdict};
+use longsplice_model::{Mode, Outcome, Passage, Segment, Side, Steps, Verdict};
 
 use super::{
     tcp::{FORGED, Tcp, no_socket},

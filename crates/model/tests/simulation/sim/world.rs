@@ -7,7 +7,7 @@ use std::{
 
 use longsplice_core::seq::{Offset, Seq};
 use longsplice_model::{
-    Finish, Flow, Freeze, Passage, Placement, Segment, Side, Start, TakeOver, Transfer, Wake, traits,
+    Finish, Flow, Freeze, Passage, Placement, Segment, Side, Start, Steps, TakeOver, Transfer, Wake, traits,
 };
 
 use super::{
@@ -299,7 +299,7 @@ impl World {
                 }
             }
             Task::Transfer(t) => {
-                if t.step(&mut self.flow) {
+                if t.step(&mut self.flow).is_some() {
                     self.tasks.remove(i);
                     self.transferred();
                     return;

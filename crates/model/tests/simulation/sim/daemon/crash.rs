@@ -1,6 +1,6 @@
 //! Simulates SIGKILL, and a successor.
 
-use longsplice_model::{Direction, Mode, Placement, Segment, Side, Transfer, flag};
+use longsplice_model::{Direction, Mode, Placement, Segment, Side, Steps, Transfer, flag};
 
 use super::{Daemon, Phase, TICK};
 use crate::sim::{

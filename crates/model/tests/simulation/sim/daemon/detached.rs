@@ -1,7 +1,7 @@
 //! Detaches a flow from its sockets, and gives it new ones.
 
 use longsplice_core::seq::Seq;
-use longsplice_model::{Direction, Mode, Rebuilt, Side, Transfer, seen, slot_flag};
+use longsplice_model::{Direction, Mode, Rebuilt, Side, Steps, Transfer, seen, slot_flag};
 
 use super::Phase;
 use crate::sim::{

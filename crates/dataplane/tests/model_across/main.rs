@@ -1,0 +1,8 @@
+//! Runs the comparison of `model` once more, with a leg of IPv4 and one of IPv6: the support code looks at this binary's name.
+
+#![allow(unreachable_pub)]
+
+#[path = "../model/main.rs"]
+mod model;
+
+use model::{both, convert, expect, generate, support};
