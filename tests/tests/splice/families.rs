@@ -14,6 +14,8 @@ use longsplice_tests::{
     veth_line,
 };
 
+use crate::spliced_rules::{all_passes, clear, load, nothing_passes};
+
 const BYTES: u64 = 2 << 20;
 /// Bytes enough for many segments of a narrow link.
 const SOME: u64 = 200_000;
@@ -153,6 +155,28 @@ fn a_detached_flow_outlives_the_daemon() {
         pair.exchange(BYTES);
         pair.close();
         across.daemon.wait_reaped();
+    }
+}
+
+/// A rule of one end's address drops what both ends send, each in its own family.
+#[test]
+fn a_rule_for_spliced_flows_holds_on_both_legs() {
+    for client in Family::BOTH {
+        for (policy, state) in [(Policy::DETACHED, "detached"), (Policy::DORMANT, "dormant")] {
+            let across = Across::new(net("across-rule", true), client, policy);
+            let mut pair = across.connect_spliced(state);
+            let from = pair.client.stream.local_addr().unwrap().ip();
+            let rule = format!(
+                "[[rule]]\nfrom = \"{from}\"\nspliced = true\naction = \"drop\"\nreason = \"unwanted\"\n"
+            );
+            load(&across.daemon, &rule).unwrap();
+            nothing_passes(&mut pair);
+            clear(&across.daemon);
+            all_passes(&mut pair);
+            pair.exchange(BYTES);
+            pair.close();
+            across.assert_clean();
+        }
     }
 }
 

@@ -1,5 +1,5 @@
 //! An upgrade and a downgrade between two builds whose records have different layouts: flows of all kinds go on, with
-//! their traps and rates, and bytes are under way at each change.
+//! their traps and rates, rules for spliced flows hold, and bytes are under way at each change.
 
 use std::{
     collections::HashMap,
@@ -280,7 +280,9 @@ fn trapped(flows: &mut [Moved]) -> impl Iterator<Item = &mut Moved> {
 /// rest is moved twice.
 #[test]
 fn flows_outlive_kills_between_two_layouts() {
-    let mut lab = Lab::new("layouts-kill", |config, _| config);
+    let mut lab = Lab::new("layouts-kill", |config, _| {
+        config.with("[[rule]]\nname = \"all\"\nfrom_ports = \"7000\"\nspliced = true\naction = \"count\"")
+    });
     lab.start(false);
     let mut busy = Vec::new();
     lab.fill(&mut busy, |kind| usize::from(BUSY.contains(&kind)));
@@ -324,6 +326,14 @@ fn flows_outlive_kills_between_two_layouts() {
             });
             lab.has_returned(hasty.len());
             lab.has_all(&mut [&mut staying, &mut leaving]);
+            let [counted] = &lab.daemon.rules().rules[..] else {
+                panic!("there is one rule");
+            };
+            let spliced = (all - hasty.len()) as u64;
+            assert!(
+                counted.flows >= spliced && counted.bytes >= spliced * SOME,
+                "{counted:?}"
+            );
             let met = each(trapped(&mut leaving), Moved::meet_trap);
             lab.has_returned(hasty.len() + met);
             if !other {

@@ -9,7 +9,7 @@ use std::{
 
 use longsplice_engine::rules::RuleInfo;
 use longsplice_lab::{Family, LineOptions};
-use longsplice_tests::{Bed, Pair, Policy, soon};
+use longsplice_tests::{Bed, Daemon, Pair, Policy, soon};
 
 /// Less than a socket takes at once.
 const BYTES: u64 = 20_000;
@@ -23,18 +23,18 @@ fn rule(bed: &Bed, name: &str, action: &str) -> String {
 const DROP: &str = "\"drop\"\nreason = \"unwanted\"";
 const COUNT: &str = "\"count\"";
 
-fn load(bed: &Bed, text: &str) -> Result<(), String> {
-    let file = bed.daemon.dir().join("rules.toml");
+pub(crate) fn load(daemon: &Daemon, text: &str) -> Result<(), String> {
+    let file = daemon.dir().join("rules.toml");
     fs::write(&file, text).unwrap();
-    let output = bed.daemon.cli(&["rules", "load", file.to_str().unwrap()]);
+    let output = daemon.cli(&["rules", "load", file.to_str().unwrap()]);
     match output.status.success() {
         true => Ok(()),
         false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
     }
 }
 
-fn clear(bed: &Bed) {
-    assert!(bed.daemon.cli(&["rules", "clear"]).status.success());
+pub(crate) fn clear(daemon: &Daemon) {
+    assert!(daemon.cli(&["rules", "clear"]).status.success());
 }
 
 fn info(bed: &Bed, name: &str) -> RuleInfo {
@@ -44,7 +44,7 @@ fn info(bed: &Bed, name: &str) -> RuleInfo {
 
 /// Sends from both ends, and checks that none of it arrives, though it is sent again.
 #[track_caller]
-fn nothing_passes(pair: &mut Pair) {
+pub(crate) fn nothing_passes(pair: &mut Pair) {
     let [client, server] = [pair.client.arrived(), pair.server.arrived()];
     let again = [pair.client.sent_again(), pair.server.sent_again()];
     pair.client.send(BYTES);
@@ -56,7 +56,7 @@ fn nothing_passes(pair: &mut Pair) {
 }
 
 /// Receives what [`nothing_passes`] sent.
-fn all_passes(pair: &mut Pair) {
+pub(crate) fn all_passes(pair: &mut Pair) {
     pair.client.receive(BYTES);
     pair.server.receive(BYTES);
 }
@@ -75,7 +75,7 @@ fn a_flow_is_dropped_at_every_depth_and_goes_on_when_the_rule_goes() {
         let bed = Bed::with(name, options, policy, |c| c);
         let mut pair = bed.connect_spliced(state);
         pair.exchange(BYTES);
-        load(&bed, &rule(&bed, "stop", DROP)).unwrap();
+        load(&bed.daemon, &rule(&bed, "stop", DROP)).unwrap();
         nothing_passes(&mut pair);
         let stop = info(&bed, "stop");
         assert!(
@@ -88,7 +88,7 @@ fn a_flow_is_dropped_at_every_depth_and_goes_on_when_the_rule_goes() {
         let flow = bed.daemon.wait_state(pair.client_port(), &[state]);
         assert_eq!(flow.rules, ["stop"], "{name}: {flow:?}");
         assert!(flow.ruled.unwrap().dropped >= stop.dropped, "{name}");
-        clear(&bed);
+        clear(&bed.daemon);
         all_passes(&mut pair);
         let flow = bed.daemon.wait_state(pair.client_port(), &[state]);
         assert!(flow.rules.is_empty() && flow.ruled.is_none(), "{name}: {flow:?}");
@@ -103,11 +103,11 @@ fn a_flow_that_is_dropped_does_not_come_back_by_what_is_dropped() {
         c.with("unsplice = \"data=client\"")
     });
     let mut pair = bed.connect_spliced("detached");
-    load(&bed, &rule(&bed, "stop", DROP)).unwrap();
+    load(&bed.daemon, &rule(&bed, "stop", DROP)).unwrap();
     let before = bed.daemon.status().resumed_total;
     nothing_passes(&mut pair);
     assert_eq!(bed.daemon.status().resumed_total, before);
-    clear(&bed);
+    clear(&bed.daemon);
     all_passes(&mut pair);
     soon("its return", || bed.daemon.status().resumed_total > before);
     pair.close();
@@ -122,7 +122,7 @@ fn the_first_rule_that_does_not_only_count_decides() {
         rule(&bed, "ours", "\"pass\""),
         rule(&bed, "stop", DROP),
     ];
-    load(&bed, &rules.concat()).unwrap();
+    load(&bed.daemon, &rules.concat()).unwrap();
     let mut pair = bed.connect_spliced("detached");
     pair.exchange(BYTES);
     // The rules for packets saw its SYN.
@@ -156,7 +156,7 @@ fn the_first_rule_that_does_not_only_count_decides() {
             "rules.toml:5:10: missing key `rate_limit`",
         ),
     ] {
-        let said = load(&bed, &text).unwrap_err();
+        let said = load(&bed.daemon, &text).unwrap_err();
         assert!(said.contains(says), "{said}");
     }
     assert_eq!(counted("all").0, 1, "a file with an error changes nothing");
@@ -184,7 +184,7 @@ fn the_lesser_of_two_limits_holds_and_the_flows_own_comes_back() {
         let limit = |rate: u64| format!("\"limit\"\nrate_limit = \"server={rate}B/s\"");
         // A tenth of a second's bytes may pass at once.
         let least = |bytes: u64, rate: u64| Duration::from_secs_f64(bytes as f64 / rate as f64 - 0.15);
-        load(&bed, &rule(&bed, "slow", &limit(RULE))).unwrap();
+        load(&bed.daemon, &rule(&bed, "slow", &limit(RULE))).unwrap();
         let took = download(&mut pair, RULE);
         assert!(took >= least(RULE, RULE), "{name}: {took:?}");
         let slow = info(&bed, "slow");
@@ -193,10 +193,10 @@ fn the_lesser_of_two_limits_holds_and_the_flows_own_comes_back() {
             "{name}: {slow:?}"
         );
         // The rule allows more than the flow's own limit.
-        load(&bed, &rule(&bed, "fast", &limit(10 * OWN))).unwrap();
+        load(&bed.daemon, &rule(&bed, "fast", &limit(10 * OWN))).unwrap();
         let took = download(&mut pair, OWN);
         assert!(took >= least(OWN, OWN), "{name}: {took:?}");
-        clear(&bed);
+        clear(&bed.daemon);
         let took = download(&mut pair, OWN);
         assert!(took >= least(OWN, OWN), "{name}: {took:?}");
         pair.close();
@@ -207,7 +207,7 @@ fn the_lesser_of_two_limits_holds_and_the_flows_own_comes_back() {
 fn what_rules_say_holds_without_a_daemon_until_the_next_one_decides() {
     let mut bed = Bed::new("sr-kill", Policy::DORMANT);
     let mut pair = bed.connect_spliced("dormant");
-    load(&bed, &rule(&bed, "stop", DROP)).unwrap();
+    load(&bed.daemon, &rule(&bed, "stop", DROP)).unwrap();
     bed.daemon.kill();
     nothing_passes(&mut pair);
     // The next one has no rules.
@@ -223,7 +223,7 @@ fn the_rules_of_the_next_daemon_hold_for_adopted_flows() {
     let mut bed = Bed::with("sr-adopt", LineOptions::default(), Policy::DETACHED, |c| {
         c.with("[[rule]]\nname = \"stop\"\nfrom_ports = \"7000\"\nspliced = true\naction = \"drop\"\nreason = \"x\"")
     });
-    clear(&bed);
+    clear(&bed.daemon);
     let mut pair = bed.connect_spliced("detached");
     pair.exchange(BYTES);
     bed.daemon.kill();
@@ -232,7 +232,7 @@ fn the_rules_of_the_next_daemon_hold_for_adopted_flows() {
     // The rule matches by what the server sends.
     nothing_passes(&mut pair);
     assert_eq!(info(&bed, "stop").flows, 1);
-    clear(&bed);
+    clear(&bed.daemon);
     all_passes(&mut pair);
     pair.close();
 }
@@ -255,9 +255,9 @@ fn no_byte_is_lost_while_rules_are_replaced() {
             let mut rounds = 0;
             while !is_over.load(Ordering::Relaxed) || rounds == 0 {
                 for set in &sets {
-                    load(bed, set).unwrap();
+                    load(&bed.daemon, set).unwrap();
                 }
-                clear(bed);
+                clear(&bed.daemon);
                 rounds += 1;
             }
             rounds
