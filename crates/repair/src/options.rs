@@ -13,6 +13,7 @@ const TIMESTAMP: Opt = opt!(IPPROTO_TCP, TCP_TIMESTAMP);
 const MAXSEG: Opt = opt!(IPPROTO_TCP, TCP_MAXSEG);
 const NOTSENT_LOWAT: Opt = opt!(IPPROTO_TCP, TCP_NOTSENT_LOWAT);
 const CONGESTION: Opt = opt!(IPPROTO_TCP, TCP_CONGESTION);
+const CC_INFO: Opt = opt!(IPPROTO_TCP, TCP_CC_INFO);
 const MTU_V4: Opt = opt!(IPPROTO_IP, IP_MTU);
 const MTU_V6: Opt = opt!(IPPROTO_IPV6, IPV6_MTU);
 const DOMAIN: Opt = opt!(SOL_SOCKET, SO_DOMAIN);
@@ -88,6 +89,23 @@ pub fn path_mtu(fd: impl AsFd) -> Result<u32, Error> {
         _ => MTU_V4,
     };
     Ok(sys::get::<u32>(fd, mtu)?.0)
+}
+
+/// Length of `struct tcp_bbr_info` (linux/inet_diag.h), which no other congestion control has.
+const BBR_INFO: usize = 20;
+/// Place of the bandwidth in it: eight bytes, zero before the first sample.
+const BANDWIDTH: std::ops::Range<usize> = 0..8;
+/// Place of the pacing gain in it, and the number of its steps in 1.
+const PACING_GAIN: std::ops::Range<usize> = 12..16;
+const GAIN_UNIT: u32 = 256;
+
+/// Returns true if the socket's congestion control is BBR in its startup: it paces more than twice as fast as the path has
+/// delivered so far, or has not yet measured that. False for every other one.
+pub fn is_in_bbr_startup(fd: impl AsFd) -> Result<bool, Error> {
+    let (bytes, len) = sys::get::<[u8; BBR_INFO]>(fd, CC_INFO)?;
+    let is_measured = bytes[BANDWIDTH].iter().any(|byte| *byte != 0);
+    let gain = u32::from_ne_bytes(bytes[PACING_GAIN].try_into().unwrap_or_default());
+    Ok(len == BBR_INFO && (!is_measured || gain > 2 * GAIN_UNIT))
 }
 
 /// Chooses the congestion control by name.

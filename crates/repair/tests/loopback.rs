@@ -101,6 +101,16 @@ fn a_listener_has_no_queues() {
 }
 
 #[test]
+fn bbr_tells_of_its_startup() {
+    let (client, _server) = pair();
+    match options::set_congestion_control(&client, "bbr") {
+        Ok(()) => assert!(options::is_in_bbr_startup(&client).unwrap()),
+        // There is none to tell of.
+        Err(e) => assert_eq!(e.raw_os_error(), Some(libc::ENOENT)),
+    }
+}
+
+#[test]
 fn options_read_back_what_was_set() {
     let (client, _server) = pair();
     options::set_keepalive(&client, true).unwrap();
@@ -116,6 +126,7 @@ fn options_read_back_what_was_set() {
     assert_eq!(buffers, (100_000, 120_000));
     options::set_congestion_control(&client, "reno").unwrap();
     assert_eq!(options::congestion_control(&client).unwrap(), "reno");
+    assert!(!options::is_in_bbr_startup(&client).unwrap());
     let e = options::set_congestion_control(&client, "nonesuch").unwrap_err();
     assert_eq!(
         (e.call(), e.raw_os_error()),

@@ -26,12 +26,49 @@ const LARGEST: u64 = 16 << 20;
 /// offered cannot be taken back, and segments above the buffer would be dropped.
 const SHRINK_PERCENT: u64 = 80;
 
+/// Round trips for which the window of a leg that repairs losses has to last: one for the bytes on their way, one for those that
+/// wait behind a gap, and one more where the repair was lost, too.
+const ROUND_TRIPS_OF_REPAIRS: u32 = 3;
+
+/// Round trips of a leg for which its queue may last while BBR starts up there. Its rate may double within one, and its startup
+/// ends by rounds in which it was never short of data (draft-ietf-ccwg-bbr section 5.3.1). Until then it paces at 2.9 times the
+/// rate of the path, and overfills the path's queue with each loss that it repairs.
+const ROUND_TRIPS_OF_STARTUP: u32 = 4;
+
 /// Limit of the queues of a pair.
 #[derive(Debug)]
 pub(crate) struct QueueLimit {
     longest: Duration,
     directions: PerSide<Measured>,
     next: Instant,
+}
+
+/// What a look at a direction has found: at the socket that receives, in the node, and at the socket that sends.
+#[derive(Debug, Clone, Copy)]
+struct Sight {
+    at: Instant,
+    /// Bytes that the receiving end has acknowledged.
+    acknowledged: u64,
+    /// Bytes that wait: unread, between the sockets, unsent.
+    queued: u64,
+    /// Number of segments that have come out of order.
+    out_of_order: u32,
+    /// Window that the sender was offered, in bytes; 0 if the kernel does not tell.
+    window: u64,
+    /// Round-trip times of the leg that sends here, and of the one that receives from here.
+    round_trip: Duration,
+    far_round_trip: Duration,
+    /// True if BBR starts up on the leg that receives.
+    starts: bool,
+}
+
+/// Limits of a direction's sockets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Limits {
+    /// Most bytes that may wait to be sent.
+    unsent: u64,
+    /// Receive buffer to set, in bytes of payload; `None`: as it is.
+    buffer: Option<u64>,
 }
 
 /// State of one direction at the last look.
@@ -42,20 +79,68 @@ struct Measured {
     acknowledged: u64,
     /// Highest rate so far, which fades: bytes per second.
     rate: u64,
+    /// Bytes that waited in the node.
+    queued: u64,
+    /// Number of segments that had come out of order.
+    out_of_order: u32,
+    /// True until the receiving leg was seen to have no BBR in its startup.
+    may_start: bool,
     /// Receive buffer that was set, in bytes of payload; `None`: the kernel's.
     buffer: Option<u64>,
+}
+
+impl Measured {
+    fn new(at: Instant) -> Measured {
+        Measured {
+            at,
+            acknowledged: 0,
+            rate: 0,
+            queued: 0,
+            out_of_order: 0,
+            may_start: true,
+            buffer: None,
+        }
+    }
+
+    /// Returns the limits that keep the queue at `longest`.
+    fn limits(&mut self, sight: Sight, longest: Duration) -> Limits {
+        let passed = sight.acknowledged.saturating_sub(self.acknowledged);
+        let rate = rate_of(passed, sight.at.duration_since(self.at));
+        self.rate = rate.max(self.rate - self.rate / 8);
+        self.may_start &= sight.starts;
+        let longest = match self.may_start {
+            true => longest.max(ROUND_TRIPS_OF_STARTUP * sight.far_round_trip),
+            false => longest,
+        };
+        // Half of the time is for each of the two sockets.
+        let half = bytes_in(self.rate, longest / 2).max(LEAST);
+        // All that waits behind a gap comes at once when that is filled. A queue is what is there for longer.
+        let repairs = sight.out_of_order != self.out_of_order;
+        let stays = if repairs {
+            sight.queued.min(self.queued)
+        } else {
+            sight.queued
+        };
+        let round_trips = if repairs { ROUND_TRIPS_OF_REPAIRS } else { 1 };
+        let wanted = bytes_in(self.rate, round_trips * sight.round_trip) + half;
+        let buffer = next_buffer(self.buffer, stays, 2 * half, wanted, sight.window);
+        *self = Measured {
+            at: sight.at,
+            acknowledged: sight.acknowledged,
+            queued: sight.queued,
+            out_of_order: sight.out_of_order,
+            buffer: buffer.or(self.buffer),
+            ..*self
+        };
+        Limits { unsent: half, buffer }
+    }
 }
 
 impl QueueLimit {
     pub(crate) fn new(longest: Duration, now: Instant) -> QueueLimit {
         QueueLimit {
             longest,
-            directions: PerSide::both(Measured {
-                at: now,
-                acknowledged: 0,
-                rate: 0,
-                buffer: None,
-            }),
+            directions: PerSide::both(Measured::new(now)),
             next: now,
         }
     }
@@ -72,33 +157,29 @@ impl QueueLimit {
     pub(crate) fn look(&mut self, now: Instant, pump: &mut Pump, infos: &PerSide<TcpInfo>) -> io::Result<()> {
         let mut longest = SHORTEST_LOOK;
         for side in Side::BOTH {
-            let other = side.other();
-            let round_trip = Duration::from_micros(infos[other].rtt_us().into());
-            longest = longest.max(round_trip.min(10 * SHORTEST_LOOK));
+            let (from, to) = (&infos[side], &infos[side.other()]);
+            let far_round_trip = Duration::from_micros(to.rtt_us().into());
+            longest = longest.max(far_round_trip.min(10 * SHORTEST_LOOK));
             let state = &mut self.directions[side];
-            let acknowledged = infos[other].bytes_acked();
-            let passed = acknowledged.saturating_sub(state.acknowledged);
-            let time = now.duration_since(state.at);
-            if time < SHORTEST_LOOK {
+            if now.duration_since(state.at) < SHORTEST_LOOK {
                 continue;
             }
-            let rate = rate_of(passed, time);
-            state.rate = rate.max(state.rate - state.rate / 8);
-            (state.at, state.acknowledged) = (now, acknowledged);
-            let queued = u64::from(unread(pump.socket(side))?)
-                + pump.held(side) as u64
-                + u64::from(unsent(pump.socket(other))?);
-            // Half of the time is for each of the two sockets.
-            let half = bytes_in(state.rate, self.longest / 2).max(LEAST);
-            pump.limit_unsent(side, u32::try_from(half).unwrap_or(u32::MAX))?;
-            let sender = Duration::from_micros(infos[side].rtt_us().max(infos[side].rcv_rtt_us()).into());
-            let wanted = bytes_in(state.rate, sender) + half;
-            let window = infos[side].rcv_wnd().map_or(0, u64::from);
-            let Some(buffer) = next_buffer(state.buffer, queued, 2 * half, wanted, window) else {
-                continue;
+            let (source, sink) = (pump.socket(side), pump.socket(side.other()));
+            let sight = Sight {
+                at: now,
+                acknowledged: to.bytes_acked(),
+                queued: u64::from(unread(source)?) + pump.held(side) as u64 + u64::from(unsent(sink)?),
+                out_of_order: from.rcv_ooopack().unwrap_or(0),
+                window: from.rcv_wnd().map_or(0, u64::from),
+                round_trip: Duration::from_micros(from.rtt_us().max(from.rcv_rtt_us()).into()),
+                far_round_trip,
+                starts: state.may_start && options::is_in_bbr_startup(sink)?,
             };
-            state.buffer = Some(buffer);
-            options::force_receive_buffer(pump.socket(side), u32::try_from(buffer).unwrap_or(u32::MAX))?;
+            let limits = state.limits(sight, self.longest);
+            if let Some(buffer) = limits.buffer {
+                options::force_receive_buffer(source, u32::try_from(buffer).unwrap_or(u32::MAX))?;
+            }
+            pump.limit_unsent(side, u32::try_from(limits.unsent).unwrap_or(u32::MAX))?;
         }
         self.next = now + longest;
         Ok(())
@@ -164,6 +245,76 @@ mod tests {
             buffer = next_buffer(buffer, 0, 250_000, 50_000, 50_000).or(buffer);
         }
         assert_eq!(buffer, Some(LARGEST));
+    }
+
+    const LONGEST: Duration = Duration::from_millis(75);
+
+    /// Looks at a direction once in a round trip of 92 ms, in which a megabyte passes.
+    struct Looks {
+        state: Measured,
+        sight: Sight,
+    }
+
+    impl Looks {
+        fn new() -> Looks {
+            let at = Instant::now();
+            let sight = Sight {
+                at,
+                acknowledged: 0,
+                queued: 0,
+                out_of_order: 0,
+                window: 2_000_000,
+                round_trip: Duration::from_millis(92),
+                far_round_trip: Duration::from_millis(92),
+                starts: false,
+            };
+            let state = Measured::new(at);
+            Looks { state, sight }
+        }
+
+        fn look(&mut self, queued: u64) -> Limits {
+            self.sight.at += Duration::from_millis(92);
+            self.sight.acknowledged += 1_000_000;
+            self.sight.queued = queued;
+            self.state.limits(self.sight, LONGEST)
+        }
+    }
+
+    #[test]
+    fn what_a_filled_gap_sets_free_is_no_queue() {
+        let mut looks = Looks::new();
+        for queued in [0, 2_000_000, 0, 1_000_000, 0, 0, 2_000_000] {
+            looks.sight.out_of_order += 100;
+            assert_eq!(looks.look(queued).buffer, None);
+        }
+        // It stays: the leg behind is slow. Three round trips remain for the repairs.
+        for _ in 0..20 {
+            looks.sight.out_of_order += 100;
+            looks.look(2_000_000);
+        }
+        let half = bytes_in(looks.state.rate, LONGEST / 2);
+        let repairs = bytes_in(looks.state.rate, Duration::from_millis(3 * 92));
+        assert_eq!(looks.state.buffer, Some(repairs + half));
+        // Without repairs one round trip is enough.
+        for _ in 0..20 {
+            looks.look(2_000_000);
+        }
+        let buffer = looks.state.buffer.unwrap();
+        assert!((1_000_000..1_000_000 + 2 * half).contains(&buffer), "{buffer}");
+    }
+
+    #[test]
+    fn a_startup_has_a_longer_queue_until_it_is_over() {
+        let mut looks = Looks::new();
+        let unsent = |looks: &mut Looks, starts| {
+            looks.sight.starts = starts;
+            looks.look(0).unsent
+        };
+        // Half of four round trips, and of 75 ms.
+        assert!(unsent(&mut looks, true).abs_diff(2_000_000) < 10);
+        let short = unsent(&mut looks, false);
+        assert!(short.abs_diff(1_000_000 * 75 / 92 / 2) < 10, "{short}");
+        assert_eq!(unsent(&mut looks, true), short, "it begins once");
     }
 
     #[test]
