@@ -2,9 +2,9 @@
 
 use super::state::Flow;
 
-/// Change of a flow, in steps of which each is one access of the programs to what others write, too.
+/// Change of a flow in steps: each is one access of the programs to what others write as well.
 pub trait Steps: Sized {
-    /// What the last step returns.
+    /// Value of the last step.
     type End;
 
     /// Takes one step. Returns the end after the last one.

@@ -43,7 +43,7 @@ pub(crate) struct QueueLimit {
     next: Instant,
 }
 
-/// What a look at a direction has found: at the socket that receives, in the node, and at the socket that sends.
+/// Findings of a look at a direction: at the socket that receives, in the node, and at the socket that sends.
 #[derive(Debug, Clone, Copy)]
 struct Sight {
     at: Instant,
