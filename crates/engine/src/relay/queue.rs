@@ -62,6 +62,22 @@ struct Sight {
     starts: bool,
 }
 
+impl Sight {
+    /// Returns the findings before the first look.
+    fn before(at: Instant) -> Sight {
+        Sight {
+            at,
+            acknowledged: 0,
+            queued: 0,
+            out_of_order: 0,
+            window: 0,
+            round_trip: Duration::ZERO,
+            far_round_trip: Duration::ZERO,
+            starts: true,
+        }
+    }
+}
+
 /// Limits of a direction's sockets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Limits {
@@ -71,20 +87,13 @@ struct Limits {
     buffer: Option<u64>,
 }
 
-/// State of one direction at the last look.
+/// State of one direction.
 #[derive(Debug, Clone, Copy)]
 struct Measured {
-    at: Instant,
-    /// Bytes that the receiving end had acknowledged.
-    acknowledged: u64,
+    /// Findings of the last look. `starts` is true until one has met no BBR in its startup.
+    last: Sight,
     /// Highest rate so far, which fades: bytes per second.
     rate: u64,
-    /// Bytes that waited in the node.
-    queued: u64,
-    /// Number of segments that had come out of order.
-    out_of_order: u32,
-    /// True until the receiving leg was seen to have no BBR in its startup.
-    may_start: bool,
     /// Receive buffer that was set, in bytes of payload; `None`: the kernel's.
     buffer: Option<u64>,
 }
@@ -92,46 +101,33 @@ struct Measured {
 impl Measured {
     fn new(at: Instant) -> Measured {
         Measured {
-            at,
-            acknowledged: 0,
+            last: Sight::before(at),
             rate: 0,
-            queued: 0,
-            out_of_order: 0,
-            may_start: true,
             buffer: None,
         }
     }
 
     /// Returns the limits that keep the queue at `longest`.
     fn limits(&mut self, sight: Sight, longest: Duration) -> Limits {
-        let passed = sight.acknowledged.saturating_sub(self.acknowledged);
-        let rate = rate_of(passed, sight.at.duration_since(self.at));
+        let passed = sight.acknowledged.saturating_sub(self.last.acknowledged);
+        let rate = rate_of(passed, sight.at.duration_since(self.last.at));
         self.rate = rate.max(self.rate - self.rate / 8);
-        self.may_start &= sight.starts;
-        let longest = match self.may_start {
+        let starts = self.last.starts && sight.starts;
+        let longest = match starts {
             true => longest.max(ROUND_TRIPS_OF_STARTUP * sight.far_round_trip),
             false => longest,
         };
         // Half of the time is for each of the two sockets.
         let half = bytes_in(self.rate, longest / 2).max(LEAST);
         // All that waits behind a gap comes at once when that is filled. A queue is what is there for longer.
-        let repairs = sight.out_of_order != self.out_of_order;
-        let stays = if repairs {
-            sight.queued.min(self.queued)
-        } else {
-            sight.queued
+        let (stays, round_trips) = match sight.out_of_order != self.last.out_of_order {
+            true => (sight.queued.min(self.last.queued), ROUND_TRIPS_OF_REPAIRS),
+            false => (sight.queued, 1),
         };
-        let round_trips = if repairs { ROUND_TRIPS_OF_REPAIRS } else { 1 };
         let wanted = bytes_in(self.rate, round_trips * sight.round_trip) + half;
         let buffer = next_buffer(self.buffer, stays, 2 * half, wanted, sight.window);
-        *self = Measured {
-            at: sight.at,
-            acknowledged: sight.acknowledged,
-            queued: sight.queued,
-            out_of_order: sight.out_of_order,
-            buffer: buffer.or(self.buffer),
-            ..*self
-        };
+        self.buffer = buffer.or(self.buffer);
+        self.last = Sight { starts, ..sight };
         Limits { unsent: half, buffer }
     }
 }
@@ -161,7 +157,7 @@ impl QueueLimit {
             let far_round_trip = Duration::from_micros(to.rtt_us().into());
             longest = longest.max(far_round_trip.min(10 * SHORTEST_LOOK));
             let state = &mut self.directions[side];
-            if now.duration_since(state.at) < SHORTEST_LOOK {
+            if now.duration_since(state.last.at) < SHORTEST_LOOK {
                 continue;
             }
             let (source, sink) = (pump.socket(side), pump.socket(side.other()));
@@ -173,7 +169,7 @@ impl QueueLimit {
                 window: from.rcv_wnd().map_or(0, u64::from),
                 round_trip: Duration::from_micros(from.rtt_us().max(from.rcv_rtt_us()).into()),
                 far_round_trip,
-                starts: state.may_start && options::is_in_bbr_startup(sink)?,
+                starts: state.last.starts && options::is_in_bbr_startup(sink)?,
             };
             let limits = state.limits(sight, self.longest);
             if let Some(buffer) = limits.buffer {
@@ -259,14 +255,11 @@ mod tests {
         fn new() -> Looks {
             let at = Instant::now();
             let sight = Sight {
-                at,
-                acknowledged: 0,
-                queued: 0,
-                out_of_order: 0,
                 window: 2_000_000,
                 round_trip: Duration::from_millis(92),
                 far_round_trip: Duration::from_millis(92),
                 starts: false,
+                ..Sight::before(at)
             };
             let state = Measured::new(at);
             Looks { state, sight }
