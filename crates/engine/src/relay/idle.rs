@@ -115,26 +115,16 @@ impl Idleness {
 #[cfg(test)]
 mod tests {
     use longsplice_core::policy::SplicePolicy;
-    use tokio::{
-        io::{AsyncReadExt, AsyncWriteExt},
-        net::TcpListener,
-    };
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
-    use crate::{Ended, OpenError, Pair, Splicer, SplicerConfig, Until};
-
-    async fn connection() -> (TcpStream, TcpStream) {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let there = listener.local_addr().unwrap();
-        let (far, near) = tokio::join!(TcpStream::connect(there), listener.accept());
-        (far.unwrap(), near.unwrap().0)
-    }
+    use crate::{Ended, OpenError, Pair, Splicer, SplicerConfig, Until, relay::loopback::connection};
 
     #[tokio::test]
     async fn a_pair_in_which_nothing_passes_is_reset_and_one_that_talks_is_kept() {
         let why = OpenError::Unsupported("a test".into());
         let splicer = Splicer::relay_only(SplicerConfig::default(), why);
-        let ((mut client, a), (mut server, b)) = (connection().await, connection().await);
+        let ([mut client, a], [mut server, b]) = (connection().await, connection().await);
         let limit = Duration::from_millis(600);
         let pair = Pair::new(a, b)
             .with_splice(SplicePolicy::Never)
@@ -167,7 +157,7 @@ mod tests {
 
     #[tokio::test]
     async fn probes_are_switched_on_when_nothing_has_passed_for_a_while() {
-        let ((_far, a), (_other, b)) = (connection().await, connection().await);
+        let ([_far, a], [_other, b]) = (connection().await, connection().await);
         let keepalive: Keepalive = "idle=7s,interval=3s,probes=2".parse().unwrap();
         let policy = IdlePolicy {
             limit: None,

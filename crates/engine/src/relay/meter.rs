@@ -120,19 +120,10 @@ impl FullBuffers {
 
 #[cfg(test)]
 mod tests {
-    use tokio::{
-        io::{AsyncReadExt, AsyncWriteExt},
-        net::{TcpListener, TcpStream},
-    };
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
-    use crate::relay::pump::TURN;
-
-    async fn connection() -> [TcpStream; 2] {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let near = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-        [near, listener.accept().await.unwrap().0]
-    }
+    use crate::relay::{loopback::connection, pump::TURN};
 
     /// Bytes that a sample has counted, and a pause behind them, are no burst. Bytes behind the pause are measured by
     /// themselves.

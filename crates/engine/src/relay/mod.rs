@@ -2,6 +2,8 @@
 
 pub(crate) mod gate;
 pub(crate) mod idle;
+#[cfg(test)]
+mod loopback;
 pub(crate) mod meter;
 pub(crate) mod pump;
 pub(crate) mod queue;

@@ -137,19 +137,10 @@ impl Throttle {
 
 #[cfg(test)]
 mod tests {
-    use tokio::{
-        io::AsyncWriteExt,
-        net::{TcpListener, TcpStream},
-    };
+    use tokio::io::AsyncWriteExt;
 
     use super::*;
-
-    /// Returns both ends of a connection over the loopback.
-    async fn connection() -> [TcpStream; 2] {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let near = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-        [near, listener.accept().await.unwrap().0]
-    }
+    use crate::relay::loopback::connection;
 
     #[tokio::test]
     async fn a_pump_that_is_held_back_is_told_when_to_go_on() {

@@ -180,23 +180,14 @@ impl Traps {
 
 #[cfg(test)]
 mod tests {
-    use tokio::{
-        io::AsyncWriteExt,
-        net::{TcpListener, TcpStream},
-    };
+    use tokio::io::AsyncWriteExt;
 
     use super::*;
-
-    /// Returns our end of a connection, and its peer.
-    async fn connection() -> (TcpStream, TcpStream) {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let peer = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-        (listener.accept().await.unwrap().0, peer)
-    }
+    use crate::relay::loopback::connection;
 
     #[tokio::test]
     async fn a_budget_is_spent_before_its_bytes_are_written() {
-        let ((client, _client), (server, mut peer)) = (connection().await, connection().await);
+        let ([_client, client], [mut peer, server]) = (connection().await, connection().await);
         let mut pump = Pump::new(client, server);
         let now = Instant::now();
         let bytes = Traps::new(

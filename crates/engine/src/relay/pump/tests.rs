@@ -1,22 +1,13 @@
 use std::time::Duration;
 
 use longsplice_repair::{State, tcp_info};
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpListener,
-};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::{
     direction::{BUFFER, FIRST},
     *,
 };
-
-/// Returns both ends of a connection over the loopback.
-async fn connection() -> [TcpStream; 2] {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let near = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-    [near, listener.accept().await.unwrap().0]
-}
+use crate::relay::loopback::connection;
 
 /// Sends three bytes and the end of the stream, which reach the pump before it looks.
 async fn send_all_and_end(client: &mut TcpStream, pump: &Pump) {
