@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use longsplice_lab::traffic::{Exchanges, Pause, Transfer};
-use longsplice_lab::{ConnectionSpec, Direction, LinkSpec, Queue, Traffic, TrafficSpec, Verdict};
+use longsplice_lab::{ConnectionSpec, Direction, LinkSpec, Queue, Traffic, TrafficSpec};
 
 use super::middle::{Middle, all_ok};
 use super::{Scope, discard};
@@ -81,9 +81,8 @@ pub(super) fn run(scope: &Scope<'_>) -> Result<Results> {
             for shape in SHAPES {
                 for auto in [true, false] {
                     let run = loop {
-                        match connection(scope, path, shape, auto, round)? {
-                            Ok(run) => break run,
-                            Err(late) => discard(&late, &mut discarded)?,
+                        if let Some(run) = connection(scope, path, shape, auto, round, &mut discarded)? {
+                            break run;
                         }
                     };
                     let policy = if auto { "auto" } else { "never" };
@@ -97,14 +96,15 @@ pub(super) fn run(scope: &Scope<'_>) -> Result<Results> {
     Ok(judge(&all, discarded))
 }
 
-/// Makes one connection over links of a seed. The error within is the verdict of an emulator that was late.
+/// Makes one connection over links of a seed; `None` if the emulator was late.
 fn connection(
     scope: &Scope<'_>,
     path: Path,
     shape: Shape,
     auto: bool,
     seed: u64,
-) -> Result<Result<Run, Verdict>> {
+    discarded: &mut usize,
+) -> Result<Option<Run>> {
     let [client_link, server_link] = path.links(seed);
     let net = cores::emulated(client_link, server_link)?;
     for space in [&net.client, &net.forwarder, &net.server] {
@@ -116,7 +116,8 @@ fn connection(
     all_ok(&outcome)?;
     let verdict = net.verdict();
     if !verdict.counts() {
-        return Ok(Err(verdict));
+        discard(&verdict, discarded)?;
+        return Ok(None);
     }
     let connection = outcome.connections.first().context("there was one connection")?;
     let receiver = match shape {
@@ -128,7 +129,7 @@ fn connection(
         Shape::Download | Shape::Upload | Shape::Exchanges => 0,
     };
     let micros = receiver.duration_us.saturating_sub(idle).max(1);
-    Ok(Ok(Run {
+    Ok(Some(Run {
         case: case(path, shape),
         auto,
         mbps: receiver.received as f64 * 8.0 / micros as f64,

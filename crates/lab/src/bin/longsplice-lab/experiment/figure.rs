@@ -77,6 +77,21 @@ pub(crate) struct Point {
     pub(crate) runs: Vec<Outcome>,
 }
 
+impl Point {
+    /// Returns a point without runs. It counts unless there are reasons against it.
+    pub(super) fn new(x: f64, y: f64, against: &[String]) -> Point {
+        Point {
+            x,
+            y,
+            counts: against.is_empty(),
+            against: against.to_vec(),
+            plain_mbit: None,
+            accelerated_mbit: None,
+            runs: Vec::new(),
+        }
+    }
+}
+
 /// Points with a name.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Series {

@@ -30,13 +30,10 @@ pub(super) fn speed_up_point(
         .collect();
     against.extend(accelerated.iter().flat_map(|run| run.against(&case.scene)));
     Point {
-        x: case.x,
-        y: quotient(after, before),
-        counts: against.is_empty(),
-        against,
         plain_mbit: Some(before),
         accelerated_mbit: Some(after),
         runs: plain.into_iter().chain(accelerated).collect(),
+        ..Point::new(case.x, quotient(after, before), &against)
     }
 }
 
@@ -48,13 +45,8 @@ pub(super) fn queue_points(case: &Case, outcome: Outcome, rate: f64) -> Vec<Poin
         .queue
         .iter()
         .map(|sample| Point {
-            x: sample.seconds,
-            y: sample.bytes as f64 * 8e-6 / rate,
-            counts: against.is_empty(),
-            against: against.clone(),
-            plain_mbit: None,
             accelerated_mbit: Some(goodput),
-            runs: Vec::new(),
+            ..Point::new(sample.seconds, sample.bytes as f64 * 8e-6 / rate, &against)
         })
         .collect();
     if let Some(first) = points.first_mut() {
@@ -75,15 +67,13 @@ pub(super) fn share_point(case: &Case, runs: Vec<Outcome>) -> Point {
     };
     let middle = |is_accelerated| median(runs.iter().map(|run| mean(run, is_accelerated)).collect());
     let quotients = runs.iter().map(|run| quotient(mean(run, true), mean(run, false)));
+    let y = median(quotients.collect());
     let against: Vec<String> = runs.iter().flat_map(|run| run.against(&case.scene)).collect();
     Point {
-        x: case.x,
-        y: median(quotients.collect()),
-        counts: against.is_empty(),
-        against,
         plain_mbit: Some(middle(false)),
         accelerated_mbit: Some(middle(true)),
         runs,
+        ..Point::new(case.x, y, &against)
     }
 }
 
@@ -131,13 +121,8 @@ pub(super) fn parts_over_time(
                 Average::Last(count) => end.saturating_sub(count),
             };
             let sum: f64 = (start..end).map(mean).sum();
-            Point {
-                x: end as f64 * seconds,
-                y: quotient(sum / (end - start) as f64, fair),
-                counts: against.is_empty(),
-                against: against.clone(),
-                ..Point::default()
-            }
+            let y = quotient(sum / (end - start) as f64, fair);
+            Point::new(end as f64 * seconds, y, &against)
         };
         parts.push(Part {
             name: format!("{}: {kind}", case.series),
@@ -168,17 +153,11 @@ pub(super) fn utilisation_point(case: &Case, outcome: Outcome, link: usize, rate
         .get(link)
         .map_or(0, |link| link.to_server.forwarded_bytes);
     let against = outcome.against(&case.scene);
+    let most = rate as f64 * case.scene.load.time().as_secs_f64();
     Point {
-        x: case.x,
-        y: quotient(
-            bytes as f64 * 800.0,
-            rate as f64 * case.scene.load.time().as_secs_f64(),
-        ),
-        counts: against.is_empty(),
-        against,
-        plain_mbit: None,
         accelerated_mbit: Some(outcome.goodput()),
         runs: vec![outcome],
+        ..Point::new(case.x, quotient(bytes as f64 * 800.0, most), &against)
     }
 }
 
@@ -189,13 +168,7 @@ pub(super) fn cost_points(case: &Case, outcome: Outcome, operations: Operations)
     let costs = operations.costs(&outcome.cost.unwrap_or_default(), outcome.flows.len(), bytes);
     let mut points: Vec<Point> = costs
         .into_iter()
-        .map(|(x, y)| Point {
-            x,
-            y,
-            counts: against.is_empty(),
-            against: against.clone(),
-            ..Point::default()
-        })
+        .map(|(x, y)| Point::new(x, y, &against))
         .collect();
     if let Some(first) = points.first_mut() {
         first.runs.push(outcome);
@@ -218,13 +191,7 @@ pub(super) fn round_trip_parts(case: &Case, outcome: Outcome) -> Vec<Part> {
             "the node knows both round trips of {known} of {all} flows"
         ));
     }
-    let point = |(x, y): (f64, f64)| Point {
-        x,
-        y,
-        counts: against.is_empty(),
-        against: against.clone(),
-        ..Point::default()
-    };
+    let point = |(x, y): (f64, f64)| Point::new(x, y, &against);
     let mut points: Vec<Point> = places.into_iter().map(point).collect();
     if points.is_empty() {
         points.push(point((0.0, 0.0)));
@@ -237,13 +204,8 @@ pub(super) fn round_trip_parts(case: &Case, outcome: Outcome) -> Vec<Part> {
             .find(|link| link.between.contains(&graph.hosts[host]));
         link.map_or(0.0, |link| 2e3 * link.link.to_server.delay.as_secs_f64())
     };
-    let of_links = case.scene.flows.iter().map(|flow| Point {
-        x: round_trip(flow.hosts[0]),
-        y: round_trip(flow.hosts[1]),
-        counts: true,
-        ..Point::default()
-    });
-    let of_links = of_links.collect();
+    let of_link = |flow: &FlowSpec| Point::new(round_trip(flow.hosts[0]), round_trip(flow.hosts[1]), &[]);
+    let of_links = case.scene.flows.iter().map(of_link).collect();
     points[0].runs.push(outcome);
     vec![
         Part {
