@@ -99,6 +99,13 @@ impl Daemon {
         self.ask("/rules")
     }
 
+    /// Runs `rules load` on a file with this text.
+    pub fn load_rules(&self, text: &str) -> Output {
+        let file = self.dir().join("rules.toml");
+        std::fs::write(&file, text).unwrap();
+        self.cli(&["rules", "load", file.to_str().unwrap()])
+    }
+
     /// Returns the number of packets with this verdict of the rules.
     pub fn rule_verdict(&self, name: &str) -> u64 {
         self.rules().verdicts.get(name).copied().unwrap_or_default()

@@ -1,7 +1,6 @@
 //! Rules for incoming packets: set on the command line and by a program, at once or not at all.
 
 use std::{
-    fs,
     io::ErrorKind,
     net::{SocketAddr, TcpStream},
     process::Output,
@@ -20,12 +19,6 @@ fn connect(bed: &Bed, limit: Duration) -> std::io::Result<TcpStream> {
         .client
         .run(|| TcpStream::connect_timeout(&front, limit))
         .unwrap()
-}
-
-fn load(bed: &Bed, text: &str) -> Output {
-    let file = bed.daemon.dir().join("rules.toml");
-    fs::write(&file, text).unwrap();
-    bed.daemon.cli(&["rules", "load", file.to_str().unwrap()])
 }
 
 fn said(output: &Output) -> String {
@@ -59,7 +52,7 @@ fn rules_are_loaded_shown_and_cleared() {
     bed.splice(&before, "detached");
     let relayed = bed.connect();
 
-    assert!(succeeds(&load(&bed, CLOSED)).starts_with("2 rules are in force"));
+    assert!(succeeds(&bed.daemon.load_rules(CLOSED)).starts_with("2 rules are in force"));
     let refused = connect(&bed, LONG_ENOUGH).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::TimedOut);
     // A rule about new connections leaves existing ones alone, spliced or not.
@@ -71,13 +64,13 @@ fn rules_are_loaded_shown_and_cleared() {
     // Spliced segments bypass the rules.
     let mut spliced = relayed;
     bed.splice(&spliced, "detached");
-    succeeds(&load(
-        &bed,
-        &format!("{CLOSED}flags = \"any\"\n").replace("to_ports = \"8080\"\n", ""),
-    ));
+    succeeds(
+        &bed.daemon
+            .load_rules(&format!("{CLOSED}flags = \"any\"\n").replace("to_ports = \"8080\"\n", "")),
+    );
     spliced.exchange(1 << 20);
     assert_eq!(bed.daemon.rules().rules[1].packets, 0);
-    succeeds(&load(&bed, CLOSED));
+    succeeds(&bed.daemon.load_rules(CLOSED));
     let refused = connect(&bed, LONG_ENOUGH).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::TimedOut);
 
@@ -103,7 +96,7 @@ fn rules_are_loaded_shown_and_cleared() {
 #[test]
 fn a_file_with_an_error_changes_nothing() {
     let bed = Bed::new("rules-wrong", Policy::DETACHED);
-    succeeds(&load(&bed, CLOSED));
+    succeeds(&bed.daemon.load_rules(CLOSED));
     let before = bed.daemon.rules();
     for (text, says) in [
         (
@@ -120,7 +113,7 @@ fn a_file_with_an_error_changes_nothing() {
         ),
         ("\u{1}", "rules.toml:1:"),
     ] {
-        let output = load(&bed, text);
+        let output = bed.daemon.load_rules(text);
         assert_eq!(output.status.code(), Some(2));
         assert!(said(&output).contains(says), "{}", said(&output));
     }
@@ -170,10 +163,10 @@ fn an_interface_is_followed_by_its_name() {
             .status();
         assert!(status.unwrap().success(), "{words}");
     };
-    succeeds(&load(
-        &bed,
-        "[[rule]]\ninterface = \"late\"\naction = \"count\"\n",
-    ));
+    succeeds(
+        &bed.daemon
+            .load_rules("[[rule]]\ninterface = \"late\"\naction = \"count\"\n"),
+    );
     assert_eq!(bed.daemon.rules().interfaces, Vec::<String>::new());
     for _ in 0..2 {
         ip("link add late type veth peer name peer");

@@ -1,9 +1,6 @@
 //! Programs attached as clsact filters, the only way before Linux 6.6: here forced on every kernel.
 
-use std::{
-    fs,
-    net::{SocketAddr, TcpListener},
-};
+use std::net::{SocketAddr, TcpListener};
 
 use longsplice_lab::{Line, Namespace};
 use longsplice_tests::{Config, Daemon, Pair, veth_line};
@@ -98,10 +95,8 @@ fn rules_of_a_killed_daemon_end_with_the_next_one() {
     let net = veth_line("clsact-rules", Default::default());
     let listener = target(&net);
     let mut daemon = daemon(&net, 8080, listener.local_addr().unwrap());
-    let file = daemon.dir().join("rules.toml");
     let rule = "[[rule]]\nname = \"seen\"\ninterface = \"f0\"\naction = \"count\"\n";
-    fs::write(&file, rule).unwrap();
-    let loaded = daemon.cli(&["rules", "load", file.to_str().unwrap()]);
+    let loaded = daemon.load_rules(rule);
     assert!(loaded.status.success(), "{loaded:?}");
     assert_eq!(filters(&net.forwarder, "ingress"), 2);
     let mut pair = connect(&net, &daemon, 8080, &listener);
@@ -118,7 +113,7 @@ fn rules_of_a_killed_daemon_end_with_the_next_one() {
     pair.close();
     daemon.wait_reaped();
     // A daemon that ends in order removes them.
-    let loaded = daemon.cli(&["rules", "load", file.to_str().unwrap()]);
+    let loaded = daemon.load_rules(rule);
     assert!(loaded.status.success(), "{loaded:?}");
     assert_eq!(filters(&net.forwarder, "ingress"), 2);
     daemon.terminate();

@@ -14,7 +14,7 @@ use longsplice_tests::{
     veth_line,
 };
 
-use crate::spliced_rules::{all_passes, clear, load, nothing_passes};
+use crate::spliced_rules::{DROP, all_passes, clear, load, nothing_passes, rule};
 
 const BYTES: u64 = 2 << 20;
 /// Bytes enough for many segments of a narrow link.
@@ -166,10 +166,7 @@ fn a_rule_for_spliced_flows_holds_on_both_legs() {
             let across = Across::new(net("across-rule", true), client, policy);
             let mut pair = across.connect_spliced(state);
             let from = pair.client.stream.local_addr().unwrap().ip();
-            let rule = format!(
-                "[[rule]]\nfrom = \"{from}\"\nspliced = true\naction = \"drop\"\nreason = \"unwanted\"\n"
-            );
-            load(&across.daemon, &rule).unwrap();
+            load(&across.daemon, &rule(from, "stop", DROP)).unwrap();
             nothing_passes(&mut pair);
             clear(&across.daemon);
             all_passes(&mut pair);

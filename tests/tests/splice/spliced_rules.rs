@@ -1,7 +1,7 @@
 //! Rules for spliced flows: they drop, limit and count at every depth, are replaced at once, and hold without a daemon.
 
 use std::{
-    fs,
+    net::IpAddr,
     sync::atomic::{AtomicBool, Ordering},
     thread,
     time::{Duration, Instant},
@@ -14,19 +14,16 @@ use longsplice_tests::{Bed, Daemon, Pair, Policy, soon};
 /// Less than a socket takes at once.
 const BYTES: u64 = 20_000;
 
-/// Returns a rule for the spliced flows of the client.
-fn rule(bed: &Bed, name: &str, action: &str) -> String {
-    let client = bed.net.client_addr;
+/// Returns a rule for the spliced flows of a client.
+pub(crate) fn rule(client: IpAddr, name: &str, action: &str) -> String {
     format!("[[rule]]\nname = \"{name}\"\nfrom = \"{client}\"\nspliced = true\naction = {action}\n")
 }
 
-const DROP: &str = "\"drop\"\nreason = \"unwanted\"";
+pub(crate) const DROP: &str = "\"drop\"\nreason = \"unwanted\"";
 const COUNT: &str = "\"count\"";
 
 pub(crate) fn load(daemon: &Daemon, text: &str) -> Result<(), String> {
-    let file = daemon.dir().join("rules.toml");
-    fs::write(&file, text).unwrap();
-    let output = daemon.cli(&["rules", "load", file.to_str().unwrap()]);
+    let output = daemon.load_rules(text);
     match output.status.success() {
         true => Ok(()),
         false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
@@ -75,7 +72,7 @@ fn a_flow_is_dropped_at_every_depth_and_goes_on_when_the_rule_goes() {
         let bed = Bed::with(name, options, policy, |c| c);
         let mut pair = bed.connect_spliced(state);
         pair.exchange(BYTES);
-        load(&bed.daemon, &rule(&bed, "stop", DROP)).unwrap();
+        load(&bed.daemon, &rule(bed.net.client_addr, "stop", DROP)).unwrap();
         nothing_passes(&mut pair);
         let stop = info(&bed, "stop");
         assert!(
@@ -103,7 +100,7 @@ fn a_flow_that_is_dropped_does_not_come_back_by_what_is_dropped() {
         c.with("unsplice = \"data=client\"")
     });
     let mut pair = bed.connect_spliced("detached");
-    load(&bed.daemon, &rule(&bed, "stop", DROP)).unwrap();
+    load(&bed.daemon, &rule(bed.net.client_addr, "stop", DROP)).unwrap();
     let before = bed.daemon.status().resumed_total;
     nothing_passes(&mut pair);
     assert_eq!(bed.daemon.status().resumed_total, before);
@@ -118,9 +115,9 @@ fn a_flow_that_is_dropped_does_not_come_back_by_what_is_dropped() {
 fn the_first_rule_that_does_not_only_count_decides() {
     let bed = Bed::new("sr-order", Policy::DETACHED);
     let rules = [
-        rule(&bed, "all", COUNT),
-        rule(&bed, "ours", "\"pass\""),
-        rule(&bed, "stop", DROP),
+        rule(bed.net.client_addr, "all", COUNT),
+        rule(bed.net.client_addr, "ours", "\"pass\""),
+        rule(bed.net.client_addr, "stop", DROP),
     ];
     load(&bed.daemon, &rules.concat()).unwrap();
     let mut pair = bed.connect_spliced("detached");
@@ -146,13 +143,19 @@ fn the_first_rule_that_does_not_only_count_decides() {
     assert!(flows == 1 && later >= packets, "{later}");
     for (text, says) in [
         (
-            rule(&bed, "x", COUNT) + "interface = \"f0\"\n",
+            rule(bed.net.client_addr, "x", COUNT) + "interface = \"f0\"\n",
             "rules.toml:1:1: rule 1 (`x`): the packets",
         ),
-        (rule(&bed, "x", COUNT) + "flags = \"fin\"\n", "leave `flags` out"),
-        (rule(&bed, "x", "\"ask\""), "use pass, drop, count or limit"),
         (
-            rule(&bed, "x", "\"limit\""),
+            rule(bed.net.client_addr, "x", COUNT) + "flags = \"fin\"\n",
+            "leave `flags` out",
+        ),
+        (
+            rule(bed.net.client_addr, "x", "\"ask\""),
+            "use pass, drop, count or limit",
+        ),
+        (
+            rule(bed.net.client_addr, "x", "\"limit\""),
             "rules.toml:5:10: missing key `rate_limit`",
         ),
     ] {
@@ -184,7 +187,7 @@ fn the_lesser_of_two_limits_holds_and_the_flows_own_comes_back() {
         let limit = |rate: u64| format!("\"limit\"\nrate_limit = \"server={rate}B/s\"");
         // A tenth of a second's bytes may pass at once.
         let least = |bytes: u64, rate: u64| Duration::from_secs_f64(bytes as f64 / rate as f64 - 0.15);
-        load(&bed.daemon, &rule(&bed, "slow", &limit(RULE))).unwrap();
+        load(&bed.daemon, &rule(bed.net.client_addr, "slow", &limit(RULE))).unwrap();
         let took = download(&mut pair, RULE);
         assert!(took >= least(RULE, RULE), "{name}: {took:?}");
         let slow = info(&bed, "slow");
@@ -193,7 +196,7 @@ fn the_lesser_of_two_limits_holds_and_the_flows_own_comes_back() {
             "{name}: {slow:?}"
         );
         // The rule allows more than the flow's own limit.
-        load(&bed.daemon, &rule(&bed, "fast", &limit(10 * OWN))).unwrap();
+        load(&bed.daemon, &rule(bed.net.client_addr, "fast", &limit(10 * OWN))).unwrap();
         let took = download(&mut pair, OWN);
         assert!(took >= least(OWN, OWN), "{name}: {took:?}");
         clear(&bed.daemon);
@@ -207,7 +210,7 @@ fn the_lesser_of_two_limits_holds_and_the_flows_own_comes_back() {
 fn what_rules_say_holds_without_a_daemon_until_the_next_one_decides() {
     let mut bed = Bed::new("sr-kill", Policy::DORMANT);
     let mut pair = bed.connect_spliced("dormant");
-    load(&bed.daemon, &rule(&bed, "stop", DROP)).unwrap();
+    load(&bed.daemon, &rule(bed.net.client_addr, "stop", DROP)).unwrap();
     bed.daemon.kill();
     nothing_passes(&mut pair);
     // The next one has no rules.
@@ -243,10 +246,10 @@ fn no_byte_is_lost_while_rules_are_replaced() {
     let bed = Bed::new("sr-load", Policy::DETACHED);
     let mut pairs: Vec<Pair> = (0..4).map(|_| bed.connect_spliced("detached")).collect();
     let sets = [
-        rule(&bed, "count", COUNT),
-        rule(&bed, "slow", "\"limit\"\nrate_limit = \"20MB/s\""),
-        rule(&bed, "stop", DROP),
-        rule(&bed, "pass", "\"pass\""),
+        rule(bed.net.client_addr, "count", COUNT),
+        rule(bed.net.client_addr, "slow", "\"limit\"\nrate_limit = \"20MB/s\""),
+        rule(bed.net.client_addr, "stop", DROP),
+        rule(bed.net.client_addr, "pass", "\"pass\""),
     ];
     let is_over = AtomicBool::new(false);
     let rounds = thread::scope(|scope| {
