@@ -39,10 +39,10 @@ impl FlowEnd {
         self.directions.iter().all(|d| d.fin_seen && d.fin_acknowledged)
     }
 
-    /// Returns whether an end has reset the connection.
+    /// Returns whether an end has reset the connection. A reset after both ends have closed only answers a late duplicate.
     #[must_use]
     pub fn is_reset(&self) -> bool {
-        self.directions.iter().any(|d| d.reset_seen)
+        !self.is_closed() && self.directions.iter().any(|d| d.reset_seen)
     }
 
     /// Returns whether the flow is closed or reset: only retransmissions can still come.
@@ -84,14 +84,16 @@ pub enum Reaped {
 /// Decides about the record of a flow.
 #[must_use]
 pub fn verdict(end: &FlowEnd, limits: &Limits) -> Verdict {
-    if end.is_reset() && end.idle >= limits.record_ttl.min(RESET_LINGER) {
-        Verdict::Reap(Reaped::Reset)
-    } else if end.is_closed() && end.idle >= limits.record_ttl {
-        Verdict::Reap(Reaped::Closed)
-    } else if end.idle >= limits.idle_timeout {
-        Verdict::Reap(Reaped::Idle)
+    let (lingers, reaped) = if end.is_closed() {
+        (limits.record_ttl, Reaped::Closed)
+    } else if end.is_reset() {
+        (limits.record_ttl.min(RESET_LINGER), Reaped::Reset)
     } else {
-        Verdict::Keep
+        (limits.idle_timeout, Reaped::Idle)
+    };
+    match end.idle >= lingers {
+        true => Verdict::Reap(reaped),
+        false => Verdict::Keep,
     }
 }
 
@@ -115,6 +117,12 @@ mod tests {
     const RESET: DirectionEnd = DirectionEnd {
         reset_seen: true,
         ..OPEN
+    };
+
+    /// The sender has answered a late duplicate with a reset.
+    const ANSWERED: DirectionEnd = DirectionEnd {
+        reset_seen: true,
+        ..DONE
     };
 
     fn ask(directions: [DirectionEnd; 2], idle_s: u64) -> Verdict {
@@ -152,6 +160,8 @@ mod tests {
             ([RESET, OPEN], 4, Verdict::Keep),
             ([RESET, OPEN], 5, Verdict::Reap(Reset)),
             ([RESET, DONE], 5, Verdict::Reap(Reset)),
+            ([ANSWERED, DONE], 59, Verdict::Keep),
+            ([ANSWERED, DONE], 60, Verdict::Reap(Closed)),
         ] {
             assert_eq!(
                 ask(directions, idle_s),

@@ -128,6 +128,47 @@ fn beyond_a_hole() {
     bed.daemon.wait_reaped();
 }
 
+/// The server has acknowledged all and has closed, but the socket toward it has not taken that: the server answers what the
+/// socket sends again with a reset. Both ends have closed in order all the same.
+#[test]
+fn in_answer_to_a_late_duplicate() {
+    let lose = "table inet lose {
+        chain in { type filter hook input priority 0; meta length > 500 drop; }
+    }";
+    // The programs are before this chain, and the socket is behind it.
+    let deafen = "table inet deafen {
+        chain in { type filter hook input priority 0; iifname f1 tcp flags & (ack | rst) == ack drop; }
+    }";
+    for (policy, state) in [
+        (Policy::ON_DEMAND, "detached"),
+        (Policy::ON_DEMAND_DORMANT, "dormant"),
+    ] {
+        let bed = Bed::new("rst-late", policy);
+        let mut pair = bed.connect();
+        pair.exchange(10_000);
+        bed.splice(&pair, state);
+        let flow = bed.daemon.wait_state(pair.client_port(), &[state]);
+        bed.daemon.unsplice(flow.id).unwrap();
+        bed.daemon.wait_state(pair.client_port(), &["relay"]);
+        nft(&bed.net.server, lose);
+        pair.client.send(1_000);
+        bed.daemon.request_splice(flow.id).unwrap();
+        bed.daemon.wait_state(pair.client_port(), &["draining"]);
+        nft(&bed.net.forwarder, deafen);
+        nft(&bed.net.server, "delete table inet lose");
+        pair.server.receive(1_000);
+        pair.close();
+        drop(pair);
+        bed.daemon.wait_reaped();
+        let status = bed.daemon.status();
+        assert_eq!(
+            (status.ended("closed"), status.ended("reset")),
+            (1, 0),
+            "{status:?}"
+        );
+    }
+}
+
 /// An end resets somewhere between relay and splice, with bytes under way in both directions.
 #[test]
 fn during_the_splice() {

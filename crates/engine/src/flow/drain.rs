@@ -10,7 +10,7 @@ use longsplice_dataplane::{Mode, PerSide, Side};
 use longsplice_repair::{options, tcp_info, unacknowledged, unread};
 use tokio::time::Instant;
 
-use super::{Flow, assess::has_ended, has_heard_all};
+use super::{Flow, assess::has_ended};
 use crate::relay::pump::Pump;
 
 /// Longest time that a packet takes from the programs to its socket; a busy other processor is the usual cause.
@@ -191,8 +191,9 @@ impl Flow {
     /// come to the sockets again, and end the drain. Returns true if there were any.
     ///
     /// The acknowledgement of a FIN is believed from an end that is through: the FIN passed the socket by, too, and the end
-    /// has closed, and answers the socket's own with a reset.
-    pub(crate) fn believe_sockets(&self) -> bool {
+    /// has closed, and answers the socket's own with a reset. If more than that is lacking, such an answer will end the
+    /// drain.
+    pub(crate) fn believe_sockets(&mut self) -> bool {
         let states = PerSide::from_fn(|side| self.leg(side));
         let mut disbelieved = false;
         for side in Side::BOTH {
@@ -203,8 +204,9 @@ impl Flow {
             };
             let una = inspection.snd_una - x.mapping.ack;
             let lacking = x.loc_end - una;
-            let is_through = x.fin && has_heard_all(&states, side);
+            let is_through = self.is_through(&states, side);
             if lacking > i32::from(is_through) {
+                self.through[side] = is_through;
                 self.slot().disbelieve(side, una);
                 disbelieved = true;
             }

@@ -50,6 +50,9 @@ pub(crate) struct Flow {
     limits: PerSide<Option<Rate>>,
     /// Last progress of the ends, while one of them owes an acknowledgement.
     heard: Option<stall::Heard>,
+    /// True for an end that was through when its last acknowledgement was taken back, because its socket lacked it: what
+    /// the socket sends again may be answered by a reset.
+    through: PerSide<bool>,
     /// True if the records stay when the flow is dropped.
     released: bool,
 }
@@ -89,6 +92,7 @@ impl Flow {
             notices: PerSide::both(None),
             limits: PerSide::both(None),
             heard: None,
+            through: PerSide::both(false),
             released: false,
         };
         flow.note_streams(pump);
@@ -119,6 +123,7 @@ impl Flow {
             notices: PerSide::both(None),
             limits: PerSide::both(None),
             heard: None,
+            through: PerSide::both(false),
             released: false,
         }
     }
@@ -218,19 +223,22 @@ impl Flow {
     /// answers a late duplicate.
     pub(crate) fn was_reset(&self) -> bool {
         let states = PerSide::from_fn(|side| self.leg(side));
-        Side::BOTH.iter().any(|&side| {
-            let (x, o) = (&states[side], &states[side.other()]);
-            x.reset && !(x.fin && o.fin && has_heard_all(&states, side))
-        })
+        Side::BOTH
+            .iter()
+            .any(|&side| states[side].reset && !self.is_through(&states, side))
     }
 
     /// Returns true if both ends have sent their FIN, and each has acknowledged the other's. A later segment only answers
     /// a late duplicate.
     pub(crate) fn is_complete(&self) -> bool {
         let states = PerSide::from_fn(|side| self.leg(side));
-        Side::BOTH
-            .iter()
-            .all(|&side| states[side].fin && has_heard_all(&states, side))
+        Side::BOTH.iter().all(|&side| self.is_through(&states, side))
+    }
+
+    /// Returns true if both ends have sent their FIN, and that of this side has acknowledged all that came from the other
+    /// one: it may be gone.
+    fn is_through(&self, states: &PerSide<LegState>, side: Side) -> bool {
+        states.iter().all(|x| x.fin) && (self.through[side] || has_heard_all(states, side))
     }
 
     /// Returns true if both ends are done, and segments bypassed the sockets: the sockets' numbers may differ from the
@@ -241,6 +249,13 @@ impl Flow {
 
     /// Takes the sockets of a finished flow out of the path, and lets its records stand alone, like [`Flow::demote`].
     pub(crate) fn release_finished(self) -> Result<(), Box<Flow>> {
+        // The records show that the flow has ended in order.
+        for side in Side::BOTH {
+            if self.through[side] {
+                let o = self.leg(side.other());
+                self.slot().note_acknowledged(side, o.end() + o.seq_off);
+            }
+        }
         self.slot().transition(Mode::Drain, Mode::Final);
         self.demote()
     }

@@ -188,11 +188,10 @@ impl Walk<'_> {
 
     /// Looks at a flow without sockets, whose ends may both have finished.
     pub(crate) fn look(&self, end: &reap::FlowEnd, records: PerSide<&Direction>) {
-        // A reset after both ends have finished only answers a late duplicate.
-        match (end.is_closed(), end.is_reset()) {
-            (true, _) => self.ends.ended(FlowEnd::Closed, records),
-            (false, true) => self.ends.ended(FlowEnd::Reset, records),
-            (false, false) => {}
+        if end.is_closed() {
+            self.ends.ended(FlowEnd::Closed, records);
+        } else if end.is_reset() {
+            self.ends.ended(FlowEnd::Reset, records);
         }
     }
 
