@@ -43,7 +43,8 @@ pub(super) async fn accept(
 
 async fn accept_until_closed(listener: &Acceptor, mut service: watch::Receiver<Arc<Service>>) {
     let mut admission = Admission {
-        service: Arc::clone(&service.borrow_and_update()),
+        service: Arc::clone(&service.borrow()),
+        services: service.clone(),
         full: false,
         short: false,
     };
@@ -52,10 +53,7 @@ async fn accept_until_closed(listener: &Acceptor, mut service: watch::Receiver<A
         let accepted = tokio::select! {
             biased;
             changed = service.changed() => match changed {
-                Ok(()) => {
-                    admission.service = Arc::clone(&service.borrow_and_update());
-                    continue;
-                }
+                Ok(()) => continue,
                 Err(_) => break,
             },
             accepted = listener.accept() => accepted,
@@ -75,7 +73,9 @@ async fn accept_until_closed(listener: &Acceptor, mut service: watch::Receiver<A
 /// A connection is accepted before it has its permits: a permit that waited for a connection instead would be lost to
 /// the other addresses.
 struct Admission {
+    /// Listener of the socket at the last look.
     service: Arc<Service>,
+    services: watch::Receiver<Arc<Service>>,
     /// True if `max_connections` was reached, and the log shows it.
     full: bool,
     /// True if descriptors or memory are short, and the log shows it.
@@ -96,24 +96,29 @@ impl Admission {
     }
 
     async fn admit(&mut self, client: TcpStream, peer: SocketAddr) {
-        // Check the memory first: a waiting connection takes memory, too.
-        let shared = &self.service.shared;
-        if !shared.memory.admits(shared.tracker.count()) {
-            return connection::refuse_unserved(client, peer, &self.service, "memory runs short");
-        }
-        let slot = match self.service.slots.try_take() {
-            Some(slot) => {
-                self.full = false;
-                slot
+        let slot = loop {
+            self.service = Arc::clone(&self.services.borrow_and_update());
+            // Check the memory first: a waiting connection takes memory, too.
+            let shared = &self.service.shared;
+            if !shared.memory.admits(shared.tracker.count()) {
+                return connection::refuse_unserved(client, peer, &self.service, "memory runs short");
             }
-            None => {
-                self.say_full();
-                if self.service.settings().listener.on_full == OnFull::Refuse {
-                    return connection::refuse_unserved(client, peer, &self.service, "max_connections");
-                }
-                self.service.slots.take().await
+            let slots = Arc::clone(&self.service.slots);
+            let freed = slots.freed();
+            if let Some(slot) = slots.try_take() {
+                break slot;
+            }
+            self.say_full();
+            if self.service.settings().listener.on_full == OnFull::Refuse {
+                return connection::refuse_unserved(client, peer, &self.service, "max_connections");
+            }
+            // A reload may give the socket to another listener, or change this one.
+            tokio::select! {
+                () = freed => {}
+                Ok(()) = self.services.changed() => {}
             }
         };
+        self.full = false;
         let descriptors = match self.service.shared.resources.try_pair() {
             Some(pair) => {
                 self.say_plenty();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, futures::Notified};
 
 /// Permits for connections.
 #[derive(Debug)]
@@ -56,15 +56,9 @@ impl Slots {
         Slot(Arc::clone(self))
     }
 
-    /// Returns a permit as soon as one is free. Cancel-safe.
-    pub(super) async fn take(self: &Arc<Self>) -> Slot {
-        loop {
-            let freed = self.freed.notified();
-            if let Some(slot) = self.try_take() {
-                return slot;
-            }
-            freed.await;
-        }
+    /// Returns once a permit is freed, or the limit changes, after this call. Another task may be the first to take it.
+    pub(super) fn freed(&self) -> Notified<'_> {
+        self.freed.notified()
     }
 }
 
@@ -80,7 +74,7 @@ impl Drop for Slot {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::{pin::pin, time::Duration};
 
     use tokio::time::timeout;
 
@@ -89,7 +83,7 @@ mod tests {
     #[tokio::test]
     async fn the_limit_holds_and_can_change() {
         let slots = Slots::new(Some(1));
-        let first = slots.take().await;
+        let first = slots.try_take().expect("a place");
         assert!(slots.try_take().is_none());
         slots.set_limit(Some(2));
         let second = slots.try_take().expect("a place more");
@@ -108,18 +102,14 @@ mod tests {
         for free in [true, false] {
             let slots = Slots::new(Some(1));
             let held = slots.try_take();
-            let waiting = Arc::clone(&slots);
-            let task = tokio::spawn(async move { waiting.take().await });
-            tokio::task::yield_now().await;
-            assert!(!task.is_finished());
+            let mut freed = pin!(slots.freed());
+            assert!(!freed.as_mut().enable(), "none is free yet");
             match free {
                 true => drop(held),
                 false => slots.set_limit(Some(2)),
             }
-            timeout(Duration::from_secs(5), task)
-                .await
-                .expect("in time")
-                .unwrap();
+            timeout(Duration::from_secs(5), freed).await.expect("in time");
+            assert!(slots.try_take().is_some());
         }
     }
 }

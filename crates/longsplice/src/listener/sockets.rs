@@ -67,15 +67,10 @@ impl Socket {
         make_transparent(&*self.listener)
     }
 
-    /// Accepts for this listener from the next connection on.
+    /// Accepts for this listener from the next connection on, one that waits for room included. Call it also when the
+    /// listener's settings have changed.
     pub fn hand_to(&self, service: &Arc<Service>) {
-        self.service.send_if_modified(|now| {
-            let other = !Arc::ptr_eq(now, service);
-            if other {
-                *now = Arc::clone(service);
-            }
-            other
-        });
+        self.service.send_replace(Arc::clone(service));
     }
 
     /// Prepares the socket so that the connections that it accepts can be spliced.

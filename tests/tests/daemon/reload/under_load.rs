@@ -1,13 +1,13 @@
 //! Clients come and go while the configuration changes, and all of them succeed.
 
 use std::{
-    io::{Read, Write},
+    io::{ErrorKind, Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
     thread,
 };
 
-use longsplice_tests::{Bed, Config, Policy, SOON, rng, soon};
+use longsplice_tests::{Bed, Config, Policy, SOON, accept, rng, soon};
 use rustix::process::Signal;
 
 const CLIENTS: usize = 8;
@@ -109,4 +109,45 @@ fn no_connection_fails_or_is_lost() {
     // No queue lost a connection: each with a handshake was accepted.
     assert_eq!(status.accepted_total, asked.load(Ordering::Relaxed), "{status:?}");
     assert!(status.accepted_total > RELOADS);
+}
+
+/// A connection waits for room at a listener whose socket a reload gives to another one, or that refuses from then on.
+#[test]
+fn a_connection_that_waits_for_room_is_judged_anew() {
+    for (next, is_served) in [
+        ("name = \"other\"\nmax_connections = 1", true),
+        (
+            "name = \"full\"\nmax_connections = 1\non_full = \"refuse\"",
+            false,
+        ),
+    ] {
+        let bed = Bed::with("reload-full", Default::default(), Policy::ON_DEMAND, |c| {
+            c.with("name = \"full\"\nmax_connections = 1")
+        });
+        let (front, target) = (bed.front(), bed.target());
+        let listen = SocketAddr::from((bed.net.family().unspecified(), front.port()));
+        let mut first = bed.connect();
+        first.exchange(1000);
+        let connect = || TcpStream::connect(front);
+        let mut waiting = bed.net.client.run(connect).unwrap().unwrap();
+        soon("the listener to be full", || {
+            bed.daemon.log().contains("the listener is full")
+        });
+        let config = Config::new().listener(listen, target, "never", "now").with(next);
+        bed.daemon.reconfigure(&config);
+        bed.daemon.reload().unwrap();
+        waiting.set_read_timeout(Some(SOON)).unwrap();
+        if is_served {
+            let mut server = accept(&bed.listener);
+            server.write_all(b"!").unwrap();
+            waiting.read_exact(&mut [0]).unwrap();
+        } else {
+            let refused = waiting.read(&mut [0]);
+            assert!(
+                !refused.as_ref().is_err_and(|e| e.kind() == ErrorKind::WouldBlock),
+                "{refused:?}"
+            );
+        }
+        first.exchange(1000);
+    }
 }
