@@ -146,10 +146,22 @@ impl Daemon {
 
     /// Starts a successor that replaces it, and waits until that serves.
     pub fn replace(&mut self, namespace: &Namespace) {
-        let old = self.process.take().expect("it runs");
+        let successor = self.begin_replace(namespace);
+        self.replaced_by(successor);
+    }
+
+    /// Starts a successor that replaces it.
+    pub fn begin_replace(&mut self, namespace: &Namespace) -> Process {
+        let old = self.process.take();
+        self.spawn_with(namespace, &["--replace"]);
+        std::mem::replace(&mut self.process, old).expect("it was started")
+    }
+
+    /// Waits until this successor serves.
+    pub fn replaced_by(&mut self, successor: Process) {
+        let old = self.process.replace(successor).expect("it runs");
         let before = old.pid();
         self.replaced.push(old);
-        self.spawn_with(namespace, &["--replace"]);
         eventually("the successor to serve", SOON, || {
             let running = self.process().is_running();
             assert!(running, "the successor ended at once:\n{}", self.log());

@@ -7,10 +7,7 @@ use std::{
 };
 
 use longsplice_engine::{OpenError, Splicer, intercept::Owner};
-use tokio::{
-    signal::unix::{Signal, SignalKind, signal},
-    sync::mpsc,
-};
+use tokio::sync::{Semaphore, mpsc};
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use crate::{
@@ -23,6 +20,7 @@ use crate::{
     logging, memory,
     notify::{notify, notify_reloading},
     reload::{InForce, Load, ReloadError, ReloadRequest, bind_all},
+    signals::{Request, Signals},
 };
 
 /// Reason why a daemon could not start.
@@ -105,6 +103,7 @@ pub async fn run(config: Config, load: Option<Load>, replace: bool) -> Result<Ou
     ));
     let (reload, mut reloads) = mpsc::channel(WAITING_RELOADS);
     let (handover, handovers) = mpsc::channel(1);
+    let successor = Arc::new(Semaphore::new(1));
     let admin = Admin {
         instance: in_force.config.instance.clone(),
         shared: Arc::clone(in_force.shared()),
@@ -113,11 +112,23 @@ pub async fn run(config: Config, load: Option<Load>, replace: bool) -> Result<Ou
         rules: Arc::clone(in_force.rules()),
         reload,
         handover,
+        successor,
         started,
         started_at: SystemTime::now(),
         stopping,
     };
-    if succession.is_some() {
+    if let Some(succession) = succession {
+        let replaced = claim
+            .bind()
+            .map_err(StartError::from)
+            .and_then(|()| Ok(tokio::task::block_in_place(|| succession.serve())?));
+        if let Err(error) = replaced {
+            // The predecessor serves on; what was accepted here is finished.
+            shut_down(in_force, &mut signals, true).await;
+            return Err(error);
+        }
+        notify(&format!("MAINPID={}", std::process::id()));
+        in_force.rules().set_owner(Owner::Us).await;
         claim.open()?;
     }
     let _admin = server::serve(&claim, admin).map_err(ClaimError::Serve)?;
@@ -129,11 +140,6 @@ pub async fn run(config: Config, load: Option<Load>, replace: bool) -> Result<Ou
             logging::tell_suppressed();
         }
     }));
-    if let Some(succession) = succession {
-        notify(&format!("MAINPID={}", std::process::id()));
-        in_force.rules().set_owner(Owner::Us).await;
-        tokio::task::block_in_place(|| succession.serve());
-    }
     notify("READY=1");
     let mut handing = Handing::new(handovers);
     serve_until_stopped(
@@ -301,7 +307,7 @@ async fn shut_down(mut in_force: InForce, signals: &mut Signals, is_replaced: bo
     let shared = Arc::clone(in_force.shared());
     let accelerator = in_force.accelerator.clone();
     shared.stopping.cancel();
-    in_force.closed().await;
+    in_force.closed(is_replaced).await;
     let ended = async {
         let until = Instant::now() + shutdown_timeout;
         if let Some(accelerator) = accelerator {
@@ -352,45 +358,4 @@ async fn open_splicer(config: &Config) -> Result<Splicer, StartError> {
     };
     tracing::warn!(reason = %why, "every connection is relayed: {remedy}");
     Ok(Splicer::relay_only(engine, why))
-}
-
-/// Request by a signal.
-enum Request {
-    Stop,
-    Reload,
-    Reopen,
-}
-
-/// Signals that a daemon handles.
-struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-    hangup: Signal,
-    user1: Signal,
-}
-
-impl Signals {
-    fn new() -> io::Result<Self> {
-        Ok(Signals {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-            hangup: signal(SignalKind::hangup())?,
-            user1: signal(SignalKind::user_defined1())?,
-        })
-    }
-
-    /// Returns the next request. Cancel-safe.
-    async fn next(&mut self) -> Request {
-        tokio::select! {
-            _ = self.terminate.recv() => Request::Stop,
-            _ = self.interrupt.recv() => Request::Stop,
-            _ = self.hangup.recv() => Request::Reload,
-            _ = self.user1.recv() => Request::Reopen,
-        }
-    }
-
-    /// Returns at SIGTERM or SIGINT.
-    async fn stop_requested(&mut self) {
-        while !matches!(self.next().await, Request::Stop) {}
-    }
 }

@@ -29,5 +29,6 @@ pub mod reload;
 pub mod resources;
 pub mod rule_manager;
 pub mod show;
+mod signals;
 pub mod tls;
 pub mod upstream;

@@ -132,6 +132,39 @@ fn at_a_shutdown_it_is_alive_and_not_ready() {
     assert_eq!(bed.daemon.join(), Some(0));
 }
 
+/// A predecessor that still relays leaves the address to its successor, and a connection of a scraper ends with its next
+/// answer.
+#[test]
+fn a_successor_answers_alone() {
+    let mut bed = bed("metrics-next", Policy::ON_DEMAND);
+    let mut pair = bed.connect();
+    pair.exchange(1000);
+    let connect = || TcpStream::connect(SocketAddr::from(([127, 0, 0, 1], PORT)));
+    let mut kept = bed.net.forwarder.run(connect).unwrap().unwrap();
+    kept.set_read_timeout(Some(SOON)).unwrap();
+    kept.write_all(b"GET /ready HTTP/1.1\r\nhost: metrics\r\n\r\n")
+        .unwrap();
+    let answered = kept.read(&mut [0; 4096]).unwrap();
+    assert!(answered > 0);
+    bed.daemon.replace(&bed.net.forwarder);
+    let started = |bed: &Bed| {
+        value(
+            &scrape(bed),
+            "longsplice_connections_accepted",
+            &[("listener", "web")],
+        )
+    };
+    for _ in 0..20 {
+        assert_eq!(get(&bed, "/ready").unwrap(), (200, "ready\n".to_owned()));
+        assert_eq!(started(&bed), Some(0.0), "its own counters");
+    }
+    let mut rest = Vec::new();
+    kept.read_to_end(&mut rest).unwrap();
+    pair.exchange(1000);
+    pair.close();
+    assert_eq!(bed.daemon.join_replaced(), [Some(0)]);
+}
+
 #[test]
 fn the_address_can_change_while_it_runs() {
     let bed = bed("metrics-moves", Policy::ON_DEMAND);

@@ -5,6 +5,8 @@ use std::{
     os::fd::{AsFd, AsRawFd},
 };
 
+use rustix::process::Signal;
+
 use longsplice_tests::{Bed, Config, Daemon, Load, Pair, Policy, SOON, eventually, soon, times};
 
 const BYTES: u64 = 200_000;
@@ -157,7 +159,7 @@ fn a_successor_that_does_not_come_to_serve_changes_nothing() {
         eventually("the generation", SOON, || {
             (successor.generations().len() > 1).then_some(())
         });
-        successor.signal(rustix::process::Signal::KILL);
+        successor.signal(Signal::KILL);
     });
     assert_eq!(exit.code, None, "{exit:?}");
     assert_eq!(bed.daemon.status().pid, pid);
@@ -170,6 +172,29 @@ fn a_successor_that_does_not_come_to_serve_changes_nothing() {
     for pair in &mut pairs {
         pair.exchange(BYTES);
     }
+}
+
+/// A successor that takes its time keeps its place: a further one is refused, and there is one daemon in the end.
+#[test]
+fn one_successor_starts_at_a_time() {
+    let mut bed = bed("replace-two");
+    let mut pair = bed.connect_spliced("detached");
+    let pid = bed.daemon.pid();
+    let first = bed.daemon.begin_replace(&bed.net.forwarder);
+    soon("the programs of the first one", || {
+        bed.daemon.generations().len() > 1
+    });
+    first.kill(Signal::STOP).unwrap();
+    let exit = bed.daemon.replace_in_vain(&bed.net.forwarder, |_| {});
+    assert_eq!(exit.code, Some(1), "{exit:?}");
+    assert!(exit.says.contains("another successor is starting"), "{exit:?}");
+    assert_eq!(bed.daemon.status().pid, pid);
+    first.kill(Signal::CONT).unwrap();
+    bed.daemon.replaced_by(first);
+    assert_eq!(bed.daemon.join_replaced(), [Some(0)]);
+    pair.exchange(BYTES);
+    let mut new = bed.connect_spliced("detached");
+    new.exchange(BYTES);
 }
 
 /// Restarts a daemon whose socket another process holds, as systemd does.

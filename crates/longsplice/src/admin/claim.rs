@@ -20,10 +20,12 @@ use crate::instance::InstanceName;
 #[derive(Debug)]
 pub struct Claim {
     socket: PathBuf,
-    /// Listener of the socket, and the inode of its name; `None` until it is opened.
+    /// Listener of the socket, and the inode of its name; `None` until it is bound.
     listener: Option<(UnixListener, u64)>,
     lock_path: PathBuf,
     lock: File,
+    /// True once the socket has its name.
+    is_open: bool,
     /// True once a successor has the lock, too.
     handed_over: bool,
 }
@@ -100,13 +102,15 @@ pub fn claim(places: &Places, instance: &InstanceName, admin: Option<&Path>) -> 
         listener: None,
         lock_path,
         lock,
+        is_open: false,
         handed_over: false,
     };
+    claim.bind()?;
     claim.open()?;
     Ok(claim)
 }
 
-/// Claims the instance with the lock of the running daemon, which both hold then. Its socket serves until
+/// Claims the instance with the lock of the running daemon, which both hold then. That one's socket serves until
 /// [`Claim::open`].
 pub(crate) fn inherit(
     places: &Places,
@@ -121,6 +125,7 @@ pub(crate) fn inherit(
         listener: None,
         lock_path: directory.join(format!("{instance}.lock")),
         lock: File::from(lock),
+        is_open: false,
         handed_over: false,
     })
 }
@@ -155,21 +160,24 @@ fn lock(path: &Path) -> io::Result<Option<File>> {
     }
 }
 
-/// Binds the socket under another name, and moves it to its path: this replaces a stale socket, and no other user can
-/// ever open it.
-fn listen(socket: &Path) -> io::Result<UnixListener> {
+/// Returns the path at which the socket of this path is bound. From there it is moved: this replaces a stale socket, and
+/// no other user can ever open it.
+fn beside(socket: &Path) -> PathBuf {
     let mut beside = socket.as_os_str().to_owned();
     beside.push("~");
-    let beside = PathBuf::from(beside);
-    match fs::remove_file(&beside) {
+    PathBuf::from(beside)
+}
+
+/// Binds a socket to this path; returns it with its inode.
+fn listen(path: &Path) -> io::Result<(UnixListener, u64)> {
+    match fs::remove_file(path) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
         _ => {}
     }
-    let listener = UnixListener::bind(&beside)?;
-    fs::set_permissions(&beside, Permissions::from_mode(0o600))?;
-    fs::rename(&beside, socket)?;
+    let listener = UnixListener::bind(path)?;
+    fs::set_permissions(path, Permissions::from_mode(0o600))?;
     listener.set_nonblocking(true)?;
-    Ok(listener)
+    Ok((listener, fs::symlink_metadata(path)?.ino()))
 }
 
 impl Claim {
@@ -178,21 +186,33 @@ impl Claim {
         &self.socket
     }
 
-    /// Opens the socket, in place of a stale one or a predecessor's.
+    /// Makes the socket, which has no name yet.
     ///
     /// # Errors
     /// The socket cannot be made.
-    pub(crate) fn open(&mut self) -> Result<(), ClaimError> {
+    pub(crate) fn bind(&mut self) -> Result<(), ClaimError> {
         if fs::symlink_metadata(&self.socket).is_ok_and(|m| !is_socket(&m)) {
             return Err(ClaimError::InTheWay(self.socket.clone()));
         }
-        let opened = listen(&self.socket)
-            .and_then(|listener| Ok((listener, fs::symlink_metadata(&self.socket)?.ino())));
-        self.listener = Some(opened.map_err(|source| ClaimError::Make {
+        self.listener = Some(self.made(listen(&beside(&self.socket)))?);
+        Ok(())
+    }
+
+    /// Gives the socket its name, in place of a stale one or a predecessor's.
+    ///
+    /// # Errors
+    /// The socket cannot be moved.
+    pub(crate) fn open(&mut self) -> Result<(), ClaimError> {
+        self.made(fs::rename(beside(&self.socket), &self.socket))?;
+        self.is_open = true;
+        Ok(())
+    }
+
+    fn made<T>(&self, made: io::Result<T>) -> Result<T, ClaimError> {
+        made.map_err(|source| ClaimError::Make {
             path: self.socket.clone(),
             source,
-        })?);
-        Ok(())
+        })
     }
 
     /// Returns the lock, for a successor.
@@ -214,17 +234,21 @@ impl Claim {
 impl Drop for Claim {
     fn drop(&mut self) {
         // Leave the socket of a successor, which has replaced ours.
-        let inode = fs::symlink_metadata(&self.socket).map(|m| m.ino());
+        let path = match self.is_open {
+            true => self.socket.clone(),
+            false => beside(&self.socket),
+        };
+        let inode = fs::symlink_metadata(&path).map(|m| m.ino());
         if self
             .listener
             .as_ref()
             .is_some_and(|(_, ours)| inode.is_ok_and(|inode| inode == *ours))
         {
-            let _ = fs::remove_file(&self.socket);
+            let _ = fs::remove_file(path);
         }
         // Remove the lock last: while it is held, both names belong to this daemon. The next daemon replaces a file that
         // cannot be removed. A successor that has not opened its socket has failed: the lock is the predecessor's.
-        if !self.handed_over && self.listener.is_some() {
+        if !self.handed_over && self.is_open {
             let _ = fs::remove_file(&self.lock_path);
         }
     }

@@ -19,7 +19,7 @@ use axum::{
 };
 use longsplice_engine::{Counters, FlowInfo, Health};
 use serde::{Deserialize, Serialize};
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use claim::inherit;
@@ -53,8 +53,10 @@ pub struct Admin {
     pub rules: Arc<RuleManager>,
     /// Channel for requests to reload.
     pub reload: mpsc::Sender<ReloadRequest>,
-    /// Channel for successors; it holds one at a time.
+    /// Channel for successors.
     pub(crate) handover: mpsc::Sender<Handover>,
+    /// Place of a successor that is starting: there is one at a time, and the last one keeps it.
+    pub(crate) successor: Arc<Semaphore>,
     /// Start of the daemon, on the monotonic clock.
     pub started: Instant,
     /// Start of the daemon, on the wall clock.

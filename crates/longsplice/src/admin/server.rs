@@ -168,7 +168,7 @@ async fn handover(State(admin): State<Arc<Admin>>, mut request: Request) -> Resp
     {
         return error(StatusCode::UPGRADE_REQUIRED, "it knows another protocol");
     }
-    let Ok(place) = admin.handover.clone().try_reserve_owned() else {
+    let Ok(place) = Arc::clone(&admin.successor).try_acquire_owned() else {
         return error(StatusCode::CONFLICT, "another successor is starting");
     };
     let upgrade = hyper::upgrade::on(&mut request);
@@ -182,7 +182,8 @@ async fn handover(State(admin): State<Arc<Admin>>, mut request: Request) -> Resp
                 .into_std()
         };
         match stream.await {
-            Ok(stream) => drop(place.send(Handover { stream })),
+            // The daemon may be shutting down.
+            Ok(stream) => drop(admin.handover.send(Handover { stream, place }).await),
             Err(error) => tracing::warn!(%error, "a successor broke off"),
         }
     });

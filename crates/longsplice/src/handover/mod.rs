@@ -2,7 +2,8 @@
 //! predecessor over the admin socket (`--replace`), or from a process that holds them (socket activation).
 //!
 //! Both processes have the same sockets for a while, and each of them accepts from the same queues. The predecessor stops
-//! once its successor says that it serves; if the successor ends before that, nothing has changed.
+//! once its successor says that it serves, and has been told that it may; if the successor ends before that, nothing has
+//! changed. A successor that is not told ends, as long as its predecessor lives: one of them serves in the end.
 
 mod descriptors;
 mod inherited;
@@ -18,10 +19,13 @@ pub(crate) use predecessor::{Handover, Offer};
 pub(crate) use successor::{Succession, request};
 
 /// Name of the protocol, in the header `Upgrade`.
-pub(crate) const PROTOCOL: &str = "longsplice-handover/1";
+pub(crate) const PROTOCOL: &str = "longsplice-handover/2";
 
 /// Word of the successor: it serves.
 const SERVES: u8 = b'R';
+
+/// Answer of the predecessor: it stops.
+const STOPS: u8 = b'S';
 
 /// Head of an offer. The descriptors follow in this order, and the lock of the instance.
 #[derive(Debug, Serialize, Deserialize)]
@@ -46,6 +50,11 @@ pub enum HandoverError {
     /// The predecessor refuses.
     #[error("the running daemon does not hand over its sockets: {0}")]
     Refused(String),
+    /// The predecessor has waited for too long, or ends by itself.
+    #[error(
+        "the running daemon (process {0}) does not stop for this one: it had waited for too long, or is ending by itself"
+    )]
+    GivenUp(u32),
     /// The predecessor is of a version that cannot do it, or broke off.
     #[error(
         "the running daemon did not hand over its sockets ({0}): stop it, and start this one without --replace"

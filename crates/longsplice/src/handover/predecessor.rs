@@ -7,12 +7,13 @@ use std::{
     time::Duration,
 };
 
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
-use super::{Described, Head, SERVES, descriptors};
+use super::{Described, Head, SERVES, STOPS, descriptors};
 
-/// Longest time for the start of a successor: programs are loaded and names are looked up.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// Longest time for the start of a successor: programs are loaded, and the names of all listeners' targets are looked up.
+/// One that has ended is noticed at once.
+const PATIENCE: Duration = Duration::from_secs(600);
 
 /// Longest time for sending the sockets.
 const SEND: Duration = Duration::from_secs(5);
@@ -21,6 +22,8 @@ const SEND: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(crate) struct Handover {
     pub(crate) stream: UnixStream,
+    /// Place of the one successor that may be starting.
+    pub(crate) place: OwnedSemaphorePermit,
 }
 
 /// Objects that a successor gets.
@@ -46,33 +49,39 @@ impl Offer {
 impl Handover {
     /// Sends the sockets, and then a message to `served` with true if the successor serves.
     pub(crate) fn start(self, offer: Offer, served: mpsc::Sender<bool>) {
+        let Handover { stream, place } = self;
         tokio::task::spawn_blocking(move || {
-            let done = self.run(&offer);
-            if let Err(error) = &done {
-                tracing::warn!(%error, "the successor did not come to serve: this process goes on");
+            let done = hand_over(stream, &offer);
+            match &done {
+                // No further successor comes after this one.
+                Ok(()) => place.forget(),
+                Err(error) => {
+                    tracing::warn!(%error, "the successor did not come to serve: this process goes on");
+                }
             }
             // The daemon may be shutting down.
             let _ = served.blocking_send(done.is_ok());
         });
     }
+}
 
-    fn run(mut self, offer: &Offer) -> io::Result<()> {
-        self.stream.set_nonblocking(false)?;
-        self.stream.set_write_timeout(Some(SEND))?;
-        self.stream.set_read_timeout(Some(PATIENCE))?;
-        let head = Head {
-            pid: std::process::id(),
-            sockets: offer.sockets.clone(),
-        };
-        let mut line = serde_json::to_string(&head)?;
-        line.push('\n');
-        self.stream.write_all(line.as_bytes())?;
-        descriptors::send(&self.stream, &offer.descriptors)?;
-        let mut word = [0];
-        self.stream.read_exact(&mut word)?;
-        match word[0] {
-            SERVES => Ok(()),
-            _ => Err(io::ErrorKind::InvalidData.into()),
-        }
+/// Sends the sockets, waits until the successor serves, and tells it that this process stops.
+fn hand_over(mut stream: UnixStream, offer: &Offer) -> io::Result<()> {
+    stream.set_nonblocking(false)?;
+    stream.set_write_timeout(Some(SEND))?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let head = Head {
+        pid: std::process::id(),
+        sockets: offer.sockets.clone(),
+    };
+    let mut line = serde_json::to_string(&head)?;
+    line.push('\n');
+    stream.write_all(line.as_bytes())?;
+    descriptors::send(&stream, &offer.descriptors)?;
+    let mut word = [0];
+    stream.read_exact(&mut word)?;
+    match word[0] {
+        SERVES => stream.write_all(&[STOPS]),
+        _ => Err(io::ErrorKind::InvalidData.into()),
     }
 }

@@ -7,11 +7,22 @@ use std::{
     time::Duration,
 };
 
-use super::{HandoverError, Head, Inherited, PROTOCOL, SERVES, descriptors};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    process::{Pid, PidfdFlags, pidfd_open},
+};
+
+use super::{HandoverError, Head, Inherited, PROTOCOL, SERVES, STOPS, descriptors};
 use crate::admin::client::refusal;
 
 /// Longest time for an answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Longest time for the end of a predecessor that has closed the connection: the kernel closes it in the end of a process.
+const END: Timespec = Timespec {
+    tv_sec: 2,
+    tv_nsec: 0,
+};
 
 /// Limits of an answer's head and of the list of sockets, in bytes.
 const LONGEST_HEAD: usize = 16 << 10;
@@ -22,6 +33,8 @@ const LONGEST_LIST: usize = 4 << 20;
 pub(crate) struct Succession {
     stream: UnixStream,
     pid: u32,
+    /// Handle of its process; `None` if this process cannot see it.
+    process: Option<OwnedFd>,
 }
 
 /// Requests the sockets of the daemon behind an admin socket. Returns them, and the lock of its instance.
@@ -55,10 +68,12 @@ pub(crate) fn request(admin: &Path) -> Result<(Succession, Inherited, OwnedFd), 
     for (described, socket) in head.sockets.into_iter().zip(sockets) {
         inherited.add(described, socket);
     }
+    let pid = i32::try_from(head.pid).ok().and_then(Pid::from_raw);
     Ok((
         Succession {
             stream,
             pid: head.pid,
+            process: pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()),
         },
         inherited,
         lock,
@@ -66,13 +81,43 @@ pub(crate) fn request(admin: &Path) -> Result<(Succession, Inherited, OwnedFd), 
 }
 
 impl Succession {
-    /// Tells the predecessor that this process serves: it stops accepting, and ends when it is done.
-    pub(crate) fn serve(mut self) {
-        match self.stream.write_all(&[SERVES]) {
+    /// Tells the predecessor that this process serves: it stops accepting, and ends when it is done. One that was killed
+    /// meanwhile needs no word: the sockets are here.
+    ///
+    /// # Errors
+    /// [`HandoverError::GivenUp`]: it goes on, or may do so.
+    pub(crate) fn serve(mut self) -> Result<(), HandoverError> {
+        match self.stops() {
             Ok(()) => tracing::info!(pid = self.pid, "the running daemon is replaced"),
-            // It was killed meanwhile; the sockets are here.
-            Err(error) => tracing::warn!(pid = self.pid, %error, "the replaced daemon has ended"),
+            Err(error) if self.has_ended() => {
+                tracing::warn!(pid = self.pid, %error, "the replaced daemon has ended");
+            }
+            Err(error) => {
+                tracing::debug!(pid = self.pid, %error, "the running daemon does not answer");
+                return Err(HandoverError::GivenUp(self.pid));
+            }
         }
+        Ok(())
+    }
+
+    /// Waits for the predecessor's word.
+    fn stops(&mut self) -> io::Result<()> {
+        self.stream.write_all(&[SERVES])?;
+        let mut word = [0];
+        self.stream.read_exact(&mut word)?;
+        match word[0] {
+            STOPS => Ok(()),
+            _ => Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+
+    /// Returns true if the predecessor's process has ended, or ends now.
+    fn has_ended(&self) -> bool {
+        let Some(process) = &self.process else {
+            return false;
+        };
+        let mut ready = [PollFd::new(process, PollFlags::IN)];
+        poll(&mut ready, Some(&END)).is_ok_and(|ready| ready > 0)
     }
 }
 
@@ -88,4 +133,43 @@ fn read_until(stream: &mut UnixStream, mark: &[u8], longest: usize) -> io::Resul
         }
     }
     Ok(read)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    fn succession(stream: UnixStream, pid: u32) -> Succession {
+        let process = Pid::from_raw(pid.try_into().unwrap()).unwrap();
+        Succession {
+            stream,
+            pid,
+            process: pidfd_open(process, PidfdFlags::empty()).ok(),
+        }
+    }
+
+    #[test]
+    fn a_successor_serves_if_its_predecessor_stops_or_is_gone() {
+        let (here, there) = UnixStream::pair().unwrap();
+        (&there).write_all(&[STOPS]).unwrap();
+        succession(here, std::process::id()).serve().unwrap();
+
+        let (here, there) = UnixStream::pair().unwrap();
+        let mut predecessor = Command::new("sleep").arg("60").spawn().unwrap();
+        let succession = succession(here, predecessor.id());
+        drop(there);
+        predecessor.kill().unwrap();
+        succession.serve().unwrap();
+        predecessor.wait().unwrap();
+    }
+
+    #[test]
+    fn a_successor_ends_if_its_predecessor_has_given_it_up() {
+        let (here, there) = UnixStream::pair().unwrap();
+        drop(there);
+        let error = succession(here, std::process::id()).serve().unwrap_err();
+        assert!(matches!(error, HandoverError::GivenUp(_)), "{error}");
+    }
 }

@@ -53,23 +53,29 @@ fn remedy(error: &io::Error, address: &SocketAddr) -> String {
     }
 }
 
+/// Returns a socket that can be bound to this address. `[::]` is IPv6 only: it shares a port with `0.0.0.0`, whatever
+/// net.ipv6.bindv6only is.
+pub(crate) fn socket_for(address: SocketAddr) -> io::Result<TcpSocket> {
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4()?,
+        SocketAddr::V6(_) => {
+            let socket = TcpSocket::new_v6()?;
+            socket2::SockRef::from(&socket).set_only_v6(true)?;
+            socket
+        }
+    };
+    socket.set_reuseaddr(true)?;
+    Ok(socket)
+}
+
 impl Bound {
     /// Binds the address. With `intercepts`, the socket also accepts connections to other addresses.
     pub fn bind(configured: SocketAddr, intercepts: bool) -> Result<Bound, BindError> {
         let address = configured;
         let bind = || {
-            let socket = if address.is_ipv4() {
-                TcpSocket::new_v4()
-            } else {
-                TcpSocket::new_v6()
-            }?;
-            socket.set_reuseaddr(true)?;
+            let socket = socket_for(address)?;
             // Accepted sockets inherit TCP_NODELAY: the end of a message must not wait for an acknowledgement.
             socket.set_nodelay(true)?;
-            if address.is_ipv6() {
-                // Let `0.0.0.0` and `[::]` share a port, whatever net.ipv6.bindv6only is.
-                socket2::SockRef::from(&socket).set_only_v6(true)?;
-            }
             if intercepts {
                 make_transparent(&socket)?;
             }

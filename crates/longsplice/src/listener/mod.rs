@@ -25,6 +25,7 @@ use arc_swap::ArcSwap;
 use longsplice_engine::Splicer;
 use tokio_util::sync::CancellationToken;
 
+pub(crate) use bind::socket_for;
 pub use bind::{BindError, Bound, Listening};
 pub(crate) use counts::{CLASSES, Tally};
 pub use facts::{Decided, KeptFacts, MAX_KEPT};

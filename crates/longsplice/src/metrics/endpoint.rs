@@ -5,6 +5,7 @@ use std::{
     io,
     net::{SocketAddr, TcpListener},
     os::fd::{AsFd, OwnedFd},
+    pin::pin,
     sync::Arc,
     time::Duration,
 };
@@ -16,12 +17,18 @@ use axum::{
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{net::TcpStream, sync::Semaphore, time};
-use tokio_util::task::AbortOnDropHandle;
+use tokio_util::{
+    sync::{CancellationToken, DropGuard},
+    task::AbortOnDropHandle,
+};
 
 use super::Subject;
+use crate::listener::socket_for;
 
 /// Limit of connections that are served at once; others wait.
 const MOST: usize = 32;
+/// Limit of connections that wait.
+const BACKLOG: u32 = 128;
 /// Longest time for the head of a request.
 const HEAD: Duration = Duration::from_secs(5);
 /// Longest life of a connection; the client can open another one.
@@ -44,21 +51,22 @@ pub struct EndpointError {
     source: io::Error,
 }
 
-/// A served socket, until it is dropped.
+/// A served socket, until it is dropped. Its open connections end then with their next answer.
 #[derive(Debug)]
 pub(crate) struct Endpoint {
     address: SocketAddr,
     listener: Arc<tokio::net::TcpListener>,
     _task: AbortOnDropHandle<()>,
+    _closing: DropGuard,
 }
 
 impl Place {
     /// Binds the address.
     pub(crate) fn bind(address: SocketAddr) -> Result<Place, EndpointError> {
         let bind = || {
-            let listener = TcpListener::bind(address)?;
-            listener.set_nonblocking(true)?;
-            Ok(listener)
+            let socket = socket_for(address)?;
+            socket.bind(address)?;
+            socket.listen(BACKLOG)?.into_std()
         };
         match bind() {
             Ok(listener) => Ok(Place { address, listener }),
@@ -82,10 +90,13 @@ impl Place {
             .map_err(|source| EndpointError { address, source })?;
         tracing::info!(%address, "metrics are at http://{address}/metrics");
         let listener = Arc::new(listener);
+        let closing = CancellationToken::new();
+        let task = tokio::spawn(accept(Arc::clone(&listener), subject, closing.clone()));
         Ok(Endpoint {
             address,
-            _task: AbortOnDropHandle::new(tokio::spawn(accept(Arc::clone(&listener), subject))),
             listener,
+            _task: AbortOnDropHandle::new(task),
+            _closing: closing.drop_guard(),
         })
     }
 }
@@ -102,7 +113,7 @@ impl Endpoint {
     }
 }
 
-async fn accept(listener: Arc<tokio::net::TcpListener>, subject: Arc<Subject>) {
+async fn accept(listener: Arc<tokio::net::TcpListener>, subject: Arc<Subject>, closing: CancellationToken) {
     let places = Arc::new(Semaphore::new(MOST));
     loop {
         // The semaphore is never closed.
@@ -111,9 +122,9 @@ async fn accept(listener: Arc<tokio::net::TcpListener>, subject: Arc<Subject>) {
         };
         match listener.accept().await {
             Ok((stream, _)) => {
-                let subject = Arc::clone(&subject);
+                let (subject, closing) = (Arc::clone(&subject), closing.clone());
                 tokio::spawn(async move {
-                    let _ = time::timeout(LONGEST, serve(stream, subject)).await;
+                    let _ = time::timeout(LONGEST, serve(stream, subject, closing)).await;
                     drop(place);
                 });
             }
@@ -125,16 +136,24 @@ async fn accept(listener: Arc<tokio::net::TcpListener>, subject: Arc<Subject>) {
     }
 }
 
-async fn serve(stream: TcpStream, subject: Arc<Subject>) {
+async fn serve(stream: TcpStream, subject: Arc<Subject>, closing: CancellationToken) {
     let service = service_fn(move |request: Request<Incoming>| {
         let subject = Arc::clone(&subject);
         async move { Ok::<_, Infallible>(answer(request.method(), request.uri().path(), subject).await) }
     });
-    let served = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEAD)
-        .serve_connection(TokioIo::new(stream), service)
-        .await;
+    let mut connection = pin!(
+        http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEAD)
+            .serve_connection(TokioIo::new(stream), service)
+    );
+    let served = tokio::select! {
+        served = connection.as_mut() => served,
+        () = closing.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
     if let Err(error) = served {
         tracing::debug!(%error, "metrics: a connection broke");
     }

@@ -131,8 +131,12 @@ impl InForce {
         Ok(offer)
     }
 
-    /// Returns when all sockets are closed, soon after the daemon begins to shut down.
-    pub(crate) async fn closed(&mut self) {
+    /// Returns when all listening sockets are closed, soon after the daemon begins to shut down. Metrics stay, unless a
+    /// successor answers at their address.
+    pub(crate) async fn closed(&mut self, is_replaced: bool) {
+        if is_replaced {
+            self.endpoint = None;
+        }
         for socket in self.sockets.drain(..) {
             socket.closed().await;
         }
