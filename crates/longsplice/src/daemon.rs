@@ -216,7 +216,10 @@ impl Handing {
                         Ok(offer)
                     });
                     match offer {
-                        Ok(offer) => handover.start(offer, self.served.0.clone()),
+                        Ok(offer) => {
+                            let stopping = in_force.shared().stopping.clone();
+                            handover.start(offer, self.served.0.clone(), stopping);
+                        }
                         Err(error) => tracing::warn!(%error, "the successor gets no sockets: this process goes on"),
                     }
                 }

@@ -7,7 +7,7 @@ use std::{
 
 use rustix::process::Signal;
 
-use longsplice_tests::{Bed, Config, Daemon, Load, Pair, Policy, SOON, eventually, soon, times};
+use longsplice_tests::{Bed, Config, Daemon, Load, Pair, Policy, SOON, eventually, patient, soon, times};
 
 const BYTES: u64 = 200_000;
 
@@ -195,6 +195,28 @@ fn one_successor_starts_at_a_time() {
     pair.exchange(BYTES);
     let mut new = bed.connect_spliced("detached");
     new.exchange(BYTES);
+}
+
+/// A daemon is told to stop while its successor starts: that one ends, too, instead of serving with routes and pins that go.
+#[test]
+fn a_successor_of_a_daemon_that_stops_by_itself_ends() {
+    let mut bed = bed("replace-stop");
+    let mut relayed = connect(&bed, RELAYING, "relay");
+    let successor = bed.daemon.begin_replace(&bed.net.forwarder);
+    soon("the programs of the successor", || {
+        bed.daemon.generations().len() > 1
+    });
+    successor.kill(Signal::STOP).unwrap();
+    bed.daemon.terminate();
+    soon("the daemon to stop", || bed.daemon.status().stopping);
+    successor.kill(Signal::CONT).unwrap();
+    let status = successor.wait(patient(SOON)).unwrap().expect("it ends");
+    let says = bed.daemon.log();
+    assert_eq!(status.code(), Some(1), "{says}");
+    assert!(says.contains("does not stop for this one"), "{says}");
+    relayed.exchange(BYTES);
+    relayed.close();
+    assert_eq!(bed.daemon.join(), Some(0));
 }
 
 /// Restarts a daemon whose socket another process holds, as systemd does.

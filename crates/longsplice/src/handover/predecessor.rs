@@ -8,6 +8,7 @@ use std::{
 };
 
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio_util::sync::CancellationToken;
 
 use super::{Described, Head, SERVES, STOPS, descriptors};
 
@@ -47,11 +48,12 @@ impl Offer {
 }
 
 impl Handover {
-    /// Sends the sockets, and then a message to `served` with true if the successor serves.
-    pub(crate) fn start(self, offer: Offer, served: mpsc::Sender<bool>) {
+    /// Sends the sockets, and then a message to `served` with true if the successor serves. Once `stopping` is cancelled,
+    /// this process ends by itself, with all that it has set up: no successor takes its place.
+    pub(crate) fn start(self, offer: Offer, served: mpsc::Sender<bool>, stopping: CancellationToken) {
         let Handover { stream, place } = self;
         tokio::task::spawn_blocking(move || {
-            let done = hand_over(stream, &offer);
+            let done = hand_over(stream, &offer, &stopping);
             match &done {
                 // No further successor comes after this one.
                 Ok(()) => place.forget(),
@@ -66,7 +68,7 @@ impl Handover {
 }
 
 /// Sends the sockets, waits until the successor serves, and tells it that this process stops.
-fn hand_over(mut stream: UnixStream, offer: &Offer) -> io::Result<()> {
+fn hand_over(mut stream: UnixStream, offer: &Offer, stopping: &CancellationToken) -> io::Result<()> {
     stream.set_nonblocking(false)?;
     stream.set_write_timeout(Some(SEND))?;
     stream.set_read_timeout(Some(PATIENCE))?;
@@ -81,6 +83,7 @@ fn hand_over(mut stream: UnixStream, offer: &Offer) -> io::Result<()> {
     let mut word = [0];
     stream.read_exact(&mut word)?;
     match word[0] {
+        SERVES if stopping.is_cancelled() => Err(io::Error::other("this process is shutting down")),
         SERVES => stream.write_all(&[STOPS]),
         _ => Err(io::ErrorKind::InvalidData.into()),
     }
