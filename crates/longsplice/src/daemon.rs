@@ -134,6 +134,7 @@ pub async fn run(config: Config, load: Option<Load>, replace: bool) -> Result<Ou
     let _admin = server::serve(&claim, admin).map_err(ClaimError::Serve)?;
     let log = in_force.shared().access_log.clone();
     let _recorder = AbortOnDropHandle::new(tokio::spawn(record_flows(splicer.clone(), log)));
+    let _keeper = AbortOnDropHandle::new(tokio::spawn(Arc::clone(in_force.rules()).keep_routes()));
     let _teller = AbortOnDropHandle::new(tokio::spawn(async {
         loop {
             tokio::time::sleep(logging::PERIOD).await;

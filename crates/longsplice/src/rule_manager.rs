@@ -1,6 +1,6 @@
 //! Holds the rules of a daemon: the user's rules, then those of intercepting listeners; and the routes that these need.
 
-use std::net::Ipv6Addr;
+use std::{net::Ipv6Addr, sync::Arc, time::Duration};
 
 use longsplice_engine::{
     Splicer,
@@ -10,6 +10,9 @@ use longsplice_engine::{
 use tokio::sync::Mutex;
 
 use crate::config::Config;
+
+/// Interval between two looks at the routes.
+const KEEP: Duration = Duration::from_secs(1);
 
 /// Reason why rules or routes could not be set.
 #[derive(Debug, thiserror::Error)]
@@ -111,6 +114,37 @@ impl RuleManager {
     /// Removes routes that the configuration in force does not need.
     pub async fn trim(&self) {
         self.state.lock().await.trim();
+    }
+
+    /// Sets the routes again that another program has removed, each second. Without them connections that are taken over
+    /// would bypass this host.
+    pub async fn keep_routes(self: Arc<Self>) {
+        let mut has_failed = false;
+        loop {
+            tokio::time::sleep(KEEP).await;
+            let state = self.state.lock().await;
+            let Some(routing) = state.routing.as_ref().filter(|_| state.owner == Owner::Us) else {
+                continue;
+            };
+            match routing.restore() {
+                Ok(missing) => {
+                    if missing > 0 {
+                        tracing::warn!(
+                            missing,
+                            "another program had removed routing rules of intercepted connections, which are set again \
+                             (systemd-networkd leaves them with ManageForeignRoutingPolicyRules=no and ManageForeignRoutes=no)"
+                        );
+                    }
+                    has_failed = false;
+                }
+                // Write one line, until it works again.
+                Err(error) => {
+                    if !std::mem::replace(&mut has_failed, true) {
+                        tracing::error!("{error}");
+                    }
+                }
+            }
+        }
     }
 
     /// Says which process removes the routes from now on: the one that serves.

@@ -8,7 +8,7 @@ use std::{
 use longsplice_tests::{Config, Daemon, Pair, Policy};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::intercept::lab::{Lab, intercepting, lab};
+use crate::intercept::lab::{Lab, intercepting, ip, lab};
 
 /// Fails unless there are a rule and a table for each family.
 fn expect_routing(lab: &Lab) {
@@ -36,6 +36,26 @@ fn an_orderly_end_leaves_nothing() {
     assert_eq!(lab.daemon.join(), Some(0));
     nothing_is_left(&lab);
     assert!(!lab.daemon.pins().exists());
+}
+
+/// Another program removes what it does not know, as systemd-networkd does at its start.
+#[test]
+fn what_another_program_removes_is_set_again() {
+    let mut lab = lab("intercept-kept", intercepting(Policy::DETACHED));
+    lab.start();
+    let before = lab.routing();
+    let listener = lab.listen(lab.server_v4());
+    for family in ["-4", "-6"] {
+        for what in ["rule delete priority 10", "route flush table all proto 76"] {
+            let (done, said) = ip(&lab.net.forwarder, &format!("{family} {what}"));
+            assert!(done, "{said}");
+        }
+    }
+    longsplice_tests::soon("rules and routes", || lab.routing() == before);
+    assert!(lab.daemon.log().contains("another program had removed"));
+    let (mut pair, peer) = lab.connect(&listener);
+    assert_eq!(peer, lab.forwarder(lab.server_v4()), "intercepted");
+    pair.exchange(1000);
 }
 
 #[test]

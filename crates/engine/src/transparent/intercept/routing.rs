@@ -100,21 +100,50 @@ impl Routing {
         for family in families {
             let number = family.number();
             if !self.families.contains(&number) {
-                let route = RouteNetlinkMessage::NewRoute(self.route(*family));
-                is_there(netlink.create(route)).map_err(fail(&format!("`ip -{number} route`")))?;
+                self.create_route(&netlink, *family)?;
                 self.families.insert(number);
             }
             for interface in interfaces {
                 let key = (number, interface.clone());
                 if !self.rules.contains(&key) {
-                    let rule = RouteNetlinkMessage::NewRule(self.rule(*family, interface));
-                    is_there(netlink.create(rule))
-                        .map_err(fail(&format!("`ip -{number} rule` of {interface}")))?;
+                    self.create_rule(&netlink, *family, interface)?;
                     self.rules.insert(key);
                 }
             }
         }
         Ok(())
+    }
+
+    /// Creates the objects again that another program has removed; returns their number.
+    ///
+    /// # Errors
+    /// Returns [`RoutingError`], with the call that was refused.
+    pub fn restore(&self) -> Result<usize, RoutingError> {
+        let netlink = Netlink::open().map_err(fail("a netlink socket"))?;
+        let mut missing = 0;
+        for family in [Family::V4, Family::V6] {
+            let number = family.number();
+            if self.families.contains(&number) {
+                missing += usize::from(self.create_route(&netlink, family)?);
+            }
+            for (_, interface) in self.rules.iter().filter(|(of, _)| *of == number) {
+                missing += usize::from(self.create_rule(&netlink, family, interface)?);
+            }
+        }
+        Ok(missing)
+    }
+
+    /// Creates the route of a family; returns false if it was there.
+    fn create_route(&self, netlink: &Netlink, family: Family) -> Result<bool, RoutingError> {
+        let route = RouteNetlinkMessage::NewRoute(self.route(family));
+        is_new(netlink.create(route)).map_err(fail(&format!("`ip -{} route`", family.number())))
+    }
+
+    /// Creates the routing rule of an interface; returns false if it was there.
+    fn create_rule(&self, netlink: &Netlink, family: Family, interface: &str) -> Result<bool, RoutingError> {
+        let rule = RouteNetlinkMessage::NewRule(self.rule(family, interface));
+        let what = format!("`ip -{} rule` of {interface}", family.number());
+        is_new(netlink.create(rule)).map_err(fail(&what))
     }
 
     /// Removes objects that these interfaces and families do not need. One that cannot be removed is logged, and removed
@@ -213,11 +242,11 @@ impl Drop for Routing {
     }
 }
 
-/// Accepts that an object was there before.
-fn is_there(created: io::Result<()>) -> io::Result<()> {
+/// Returns false for an object that was there before.
+fn is_new(created: io::Result<()>) -> io::Result<bool> {
     match created {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-        created => created,
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+        created => created.map(|()| true),
     }
 }
 
