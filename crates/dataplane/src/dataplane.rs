@@ -35,7 +35,7 @@ use crate::{
     hook::Hook,
     inspect::{self, Inspection},
     leg::LegState,
-    load::{find_predecessor, init_meta, load, read_meta},
+    load::{find_predecessor, init_meta, load, metas_of_namespace, read_meta},
     neighbours::Neighbours,
     options::Options,
     order::Foreign,
@@ -443,9 +443,10 @@ impl Dataplane {
         for ifindex in self.linked_interfaces() {
             self.detach(ifindex);
         }
-        // Another generation of the instance needs it, too.
-        let is_last = self.pins.siblings().is_empty();
-        if let Some(meta) = read_meta(&self.meta).ok().filter(|_| is_last) {
+        // Other generations of this network namespace need it, too.
+        if let Ok(meta) = read_meta(&self.meta)
+            && metas_of_namespace(&self.pins, meta.netns).is_empty()
+        {
             forwarding::restore(meta.lo_forwarding);
         }
         self.pins.remove_all();

@@ -408,8 +408,17 @@ fn has_flows(pins: &Pins) -> bool {
     all.is_ok_and(|mut all| all.any(|(_, bucket)| bucket != empty))
 }
 
+/// Returns what other generations in this network namespace have noted, of any instance; `None` of one with another layout,
+/// which may be in another namespace. What belongs to the namespace is theirs, too.
+pub(crate) fn metas_of_namespace(pins: &Pins, netns: u64) -> Vec<Option<ls_meta>> {
+    let metas = pins.others().into_iter().map(|other| pinned_meta(&other).ok());
+    metas
+        .filter(|meta| meta.is_none_or(|meta| meta.netns == netns))
+        .collect()
+}
+
 /// Returns the contents of the map `meta`; writes them first if it is new. A later generation goes on with the numbers of
-/// those before it, and restores the sysctl that the first one found.
+/// those of its instance before it. The last one of the network namespace restores the sysctl that the first one found.
 pub(crate) fn init_meta(
     map: &MapHandle,
     pins: &Pins,
@@ -421,15 +430,16 @@ pub(crate) fn init_meta(
         let netns = pins::network_namespace()?;
         let siblings = pins.siblings();
         let before = siblings.iter().filter_map(|other| pinned_meta(other).ok());
-        let before: Vec<ls_meta> = before.filter(|meta| meta.netns == netns).collect();
-        let serials = before.iter().map(|meta| meta.next_serial).max();
+        let serials = before
+            .filter(|meta| meta.netns == netns)
+            .map(|meta| meta.next_serial)
+            .max();
+        let neighbour = metas_of_namespace(pins, netns).into_iter().flatten().next();
         meta = ls_meta {
             version: ABI_VERSION,
             next_serial: serials.map_or(1, serials::of_successor),
             netns,
-            lo_forwarding: before
-                .first()
-                .map_or_else(forwarding::found, |meta| meta.lo_forwarding),
+            lo_forwarding: neighbour.map_or_else(forwarding::found, |meta| meta.lo_forwarding),
             max_flows: options.max_flows,
             hash_keys,
         };

@@ -92,11 +92,34 @@ fn spliced_flows_are_ended_where_that_is_the_policy() {
         pair.client.expect_reset(RESET_SOON);
         pair.server.expect_reset(RESET_SOON);
     }
-    for family in ["ipv4", "ipv6"] {
-        let forwarding = format!("/proc/sys/net/{family}/conf/lo/forwarding");
-        let forwarding = bed.net.forwarder.run(|| fs::read_to_string(forwarding)).unwrap();
-        assert_eq!(forwarding.unwrap().trim(), "0", "as it was before");
-    }
+    assert_eq!(loopback_forwarding(&bed), ["0", "0"], "as it was before");
+}
+
+/// Returns the sysctl of each family.
+fn loopback_forwarding(bed: &Bed) -> [String; 2] {
+    ["ipv4", "ipv6"].map(|family| {
+        let path = format!("/proc/sys/net/{family}/conf/lo/forwarding");
+        let value = bed.net.forwarder.run(|| fs::read_to_string(path)).unwrap();
+        value.unwrap().trim().to_owned()
+    })
+}
+
+#[test]
+fn the_last_instance_of_a_namespace_switches_forwarding_off() {
+    let mut bed = bed("term-last", |c| c.set("shutdown = \"end\""));
+    let listen = SocketAddr::from((family().unspecified(), 8090));
+    let config = Config::new()
+        .listener(listen, bed.target(), "now", "now")
+        .set("shutdown = \"end\"");
+    let mut second = Daemon::of(&config);
+    second.start(&bed.net.forwarder);
+    assert_eq!(loopback_forwarding(&bed), ["1", "1"]);
+    bed.daemon.terminate();
+    assert_eq!(bed.daemon.join(), Some(0));
+    assert_eq!(loopback_forwarding(&bed), ["1", "1"], "the second one needs it");
+    second.terminate();
+    assert_eq!(second.join(), Some(0));
+    assert_eq!(loopback_forwarding(&bed), ["0", "0"], "as it was before");
 }
 
 #[test]
