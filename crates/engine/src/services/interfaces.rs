@@ -1,13 +1,14 @@
 //! Watches interfaces: puts the programs on those that routes use.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     net::{Ipv4Addr, Ipv6Addr},
     time::Duration,
 };
 
 use futures_util::TryStreamExt;
 use longsplice_dataplane::{Dataplane, Framing};
+use nix::net::if_::if_indextoname;
 use parking_lot::{Mutex, RwLock};
 use rtnetlink::{
     Handle, RouteMessageBuilder,
@@ -38,6 +39,8 @@ struct Link {
 #[derive(Debug)]
 pub(crate) struct Links {
     by_index: HashMap<u32, Link>,
+    /// Further ones, whose packets are not as the programs expect.
+    others: HashSet<u32>,
     /// Those that a route leads to, and the carriers of macvlans among them.
     routed: Vec<u32>,
 }
@@ -45,13 +48,25 @@ pub(crate) struct Links {
 impl Links {
     /// Asks the kernel for its links and routes.
     pub(crate) async fn ask(handle: &Handle) -> Result<Links, rtnetlink::Error> {
-        let by_index = links(handle).await?;
+        let (by_index, others) = links(handle).await?;
         let mut routed = routed(handle).await?;
         // The kernel answers ARP for an address of the macvlan on its carrier, too: a peer may send its frames there
         // at any time, and they would come to the sockets, past the programs.
         let carriers = routed.iter().filter_map(|index| by_index.get(index)?.carrier);
         routed.extend(carriers.collect::<Vec<_>>());
-        Ok(Links { by_index, routed })
+        Ok(Links {
+            by_index,
+            others,
+            routed,
+        })
+    }
+
+    /// Returns true if an interface is there that the kernel has not listed: the list comes in parts, and another interface
+    /// may go in between.
+    fn lacks(&self, ifindex: u32) -> bool {
+        !self.by_index.contains_key(&ifindex)
+            && !self.others.contains(&ifindex)
+            && if_indextoname(ifindex).is_ok()
     }
 
     /// Returns the names of the interfaces with Ethernet headers that are up, by index.
@@ -95,9 +110,11 @@ impl Interfaces {
     /// if an interface waits for its routes.
     pub(crate) fn follow(&self, plane: &Dataplane, only: Option<&[String]>, links: &Links) -> bool {
         let chosen = |link: &Link| !link.is_port && only.is_none_or(|only| only.contains(&link.name));
+        let all = links;
         let Links {
             by_index: links,
             routed,
+            ..
         } = links;
         let wanted: HashMap<u32, &Link> = links
             .iter()
@@ -126,6 +143,9 @@ impl Interfaces {
                     false => drop(unrouted.remove(&ifindex)),
                 }
             } else if !wanted.contains_key(&ifindex) {
+                if all.lacks(ifindex) {
+                    continue;
+                }
                 unrouted.remove(&ifindex);
                 // Remove it first: no pair is spliced by it from now on.
                 let name = watched().remove(&ifindex);
@@ -174,9 +194,9 @@ fn framing_of(kind: LinkLayerType, is_point_to_point: bool) -> Option<Framing> {
     }
 }
 
-/// Returns the interfaces that programs can be put on.
-async fn links(handle: &Handle) -> Result<HashMap<u32, Link>, rtnetlink::Error> {
-    let mut found = HashMap::new();
+/// Returns the interfaces that programs can be put on, and the numbers of the others.
+async fn links(handle: &Handle) -> Result<(HashMap<u32, Link>, HashSet<u32>), rtnetlink::Error> {
+    let (mut found, mut others) = (HashMap::new(), HashSet::new());
     let mut links = handle.link().get().execute();
     while let Some(link) = links.try_next().await? {
         let flags = link.header.flags;
@@ -198,9 +218,11 @@ async fn links(handle: &Handle) -> Result<HashMap<u32, Link>, rtnetlink::Error> 
                 carrier: carrier_of(&link.attributes),
             };
             found.insert(index, link);
+        } else {
+            others.insert(index);
         }
     }
-    Ok(found)
+    Ok((found, others))
 }
 
 /// Returns true for an interface whose packets belong to another one, its controller. A member of a VRF keeps its own.
