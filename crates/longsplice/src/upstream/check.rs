@@ -1,6 +1,6 @@
 //! Runs active checks: a task for each server connects at an interval, and may send an HTTP request.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{collections::HashMap, io, sync::Arc, time::Duration};
 
 use longsplice_core::proxy_protocol::{Header, Version};
 use longsplice_engine::connect_plainly;
@@ -12,9 +12,9 @@ use tokio::{
 };
 use tokio_util::task::AbortOnDropHandle;
 
-use super::server::Server;
+use super::server::{Server, ServerId};
 use crate::{
-    config::{HealthConfig, Probe, Statuses},
+    config::{HealthConfig, Probe, Statuses, UpstreamConfig},
     resources::Resources,
 };
 
@@ -22,16 +22,57 @@ use crate::{
 const LONGEST_HEAD: usize = 16 << 10;
 const MOST_FIELDS: usize = 128;
 
-/// Checks a server until the returned task is dropped, and reports each result.
-pub(super) fn watch(
-    server: &Arc<Server>,
-    health: &HealthConfig,
+/// Running checks of an upstream's servers.
+#[derive(Debug, Default)]
+pub(super) struct Checks {
+    running: HashMap<ServerId, (Settings, AbortOnDropHandle<()>)>,
+}
+
+/// Settings that a running check was started with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Settings {
+    health: HealthConfig,
+    /// Version of the header that precedes a check, as it precedes a client's bytes.
     send_proxy: Option<Version>,
+}
+
+impl Checks {
+    /// Checks exactly these servers from now on, as the configuration says. A check with the same settings goes on;
+    /// all others stop.
+    pub(super) fn configure<'a>(
+        &mut self,
+        config: &UpstreamConfig,
+        servers: impl Iterator<Item = &'a Arc<Server>>,
+        report: impl Fn(&Server, Result<(), String>) + Clone + Send + 'static,
+    ) {
+        let mut before = std::mem::take(&mut self.running);
+        let Some(health) = &config.health else { return };
+        let settings = Settings {
+            health: health.clone(),
+            send_proxy: config.send_proxy,
+        };
+        self.running.extend(servers.map(|server| {
+            let running = before.remove(&server.id()).filter(|(by, _)| *by == settings);
+            let check = running.unwrap_or_else(|| {
+                let task = watch(server, &settings, report.clone());
+                (settings.clone(), task)
+            });
+            (server.id(), check)
+        }));
+    }
+}
+
+/// Checks a server until the returned task is dropped, and reports each result.
+fn watch(
+    server: &Arc<Server>,
+    settings: &Settings,
     report: impl Fn(&Server, Result<(), String>) + Send + 'static,
 ) -> AbortOnDropHandle<()> {
-    let (server, health) = (Arc::clone(server), health.clone());
+    let (server, health) = (Arc::clone(server), settings.health.clone());
     // The proxy makes this connection for itself: the header names no client.
-    let header = send_proxy.map(|version| Header::new(version, None).write());
+    let header = settings
+        .send_proxy
+        .map(|version| Header::new(version, None).write());
     let header = header.unwrap_or_default();
     AbortOnDropHandle::new(tokio::spawn(async move {
         loop {

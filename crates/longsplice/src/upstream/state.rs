@@ -2,7 +2,6 @@
 //! outlives a reload.
 
 use std::{
-    collections::HashMap,
     net::SocketAddr,
     sync::{
         Arc, Weak,
@@ -22,14 +21,14 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::{
     backend_set::{BackendSet, Selection, Want, random},
-    check,
+    check::Checks,
     discovery::{self, Entry, Names},
     idle::{Owner, Settles},
     queue::{Answer, Queue, Unavailable},
     server::{Act, Server, ServerId, State},
     status::{self, Unresolved, UpstreamStatus},
 };
-use crate::config::{HealthConfig, UpstreamConfig};
+use crate::config::UpstreamConfig;
 
 /// Longest interval between two sweeps over idle connections.
 const SWEEP: Duration = Duration::from_secs(1);
@@ -53,7 +52,7 @@ struct Inner {
     queue: Queue,
     /// Entries with the tasks that look them up; entries stay the same over reloads.
     lookups: Vec<(Arc<Entry>, Option<AbortOnDropHandle<()>>)>,
-    checks: HashMap<ServerId, (HealthConfig, AbortOnDropHandle<()>)>,
+    checks: Checks,
 }
 
 /// Result of a client's request for a permit.
@@ -78,7 +77,7 @@ impl UpstreamState {
                 backends: BackendSet::new(),
                 queue: Queue::default(),
                 lookups: Vec::new(),
-                checks: HashMap::new(),
+                checks: Checks::default(),
             }),
             sweeping: AtomicBool::new(false),
             queue_timeouts: AtomicU64::new(0),
@@ -139,24 +138,14 @@ impl UpstreamState {
         let config = self.config();
         let entries = inner.lookups.iter().map(|(entry, _)| Arc::clone(entry)).collect();
         inner.backends.rebuild(&config, entries, self.now());
-        let mut checks = std::mem::take(&mut inner.checks);
-        if let Some(health) = &config.health {
-            for member in &inner.backends.members {
-                let id = member.server.id();
-                let running = checks.remove(&id).filter(|(by, _)| by == health);
-                let check = running.unwrap_or_else(|| {
-                    let state = Arc::downgrade(self);
-                    let report = move |server: &Server, result| {
-                        if let Some(state) = state.upgrade() {
-                            state.note_check(server, result);
-                        }
-                    };
-                    let task = check::watch(&member.server, health, config.send_proxy, report);
-                    (health.clone(), task)
-                });
-                inner.checks.insert(id, check);
+        let state = Arc::downgrade(self);
+        let report = move |server: &Server, result| {
+            if let Some(state) = state.upgrade() {
+                state.note_check(server, result);
             }
-        }
+        };
+        let servers = inner.backends.members.iter().map(|m| &m.server);
+        inner.checks.configure(&config, servers, report);
         self.serve(inner, None);
     }
 

@@ -69,3 +69,31 @@ async fn open_connections_count_when_a_server_goes_and_comes_back() {
     drop(one);
     assert_eq!(u.server(0).open, 0);
 }
+
+#[tokio::test]
+async fn checks_begin_with_the_header_that_the_new_file_asks_for() {
+    let a = Backend::new().await;
+    let keys = |send_proxy: &str| {
+        format!(
+            "{}\n{send_proxy}\nhealth = {{ tcp = true, interval = \"10ms\" }}",
+            list(&[a.address])
+        )
+    };
+    let sends = async |expected: &str| {
+        loop {
+            let mut came = String::new();
+            // A check that the reload stopped may be reset.
+            let read = a.accept().await.read_to_string(&mut came).await;
+            if read.is_ok() && came == expected {
+                return;
+            }
+        }
+    };
+    let mut all = upstreams(&keys(""));
+    a.accept().await;
+    for (send_proxy, header) in [("send_proxy = \"v1\"", "PROXY UNKNOWN\r\n"), ("", "")] {
+        all = all.next(&config(&keys(send_proxy)), &splicer());
+        let sent = time::timeout(PATIENCE, sends(header)).await;
+        assert!(sent.is_ok(), "no check sent {header:?}");
+    }
+}
