@@ -143,7 +143,12 @@ impl Passive {
 
     /// Returns whether the server is out.
     pub fn is_out(&self, now: Duration) -> bool {
-        self.out_until.is_some_and(|until| now < until)
+        self.out_until(now).is_some()
+    }
+
+    /// Returns the end of the server's time out, if it is out.
+    pub fn out_until(&self, now: Duration) -> Option<Duration> {
+        self.out_until.filter(|until| now < *until)
     }
 
     /// Returns the time at which the server came back on trial, if it is on trial.
@@ -210,6 +215,10 @@ mod tests {
         assert_eq!(server.failed(s(20)), None);
         assert_eq!(server.failed(s(20)), Some(s(5)));
         assert!(server.is_out(s(24)) && !server.is_out(s(25)));
+        assert_eq!(
+            [s(20), s(24), s(25)].map(|now| server.out_until(now)),
+            [Some(s(25)), Some(s(25)), None]
+        );
     }
 
     #[test]

@@ -235,6 +235,11 @@ impl BackendSet {
         called.len().max(listed)
     }
 
+    /// Returns the next time at which a server is out no more.
+    pub(super) fn next_return(&self, now: Duration) -> Option<Duration> {
+        self.members.iter().filter_map(|m| m.server.out_until(now)).min()
+    }
+
     /// Returns whether it contains this server now.
     pub(super) fn has(&self, id: ServerId) -> bool {
         self.members.iter().any(|m| m.server.id() == id)

@@ -195,6 +195,12 @@ impl Server {
         (state, share)
     }
 
+    /// Returns the time at which it is out no more, if it is out.
+    pub(super) fn out_until(&self, now: Duration) -> Option<Duration> {
+        let health = self.health.lock();
+        health.connects.out_until(now).max(health.replies.out_until(now))
+    }
+
     pub(super) fn set_drained(&self, drained: bool, now: Duration) {
         let before = self.drained.swap(drained, Ordering::Relaxed);
         match (before, drained) {

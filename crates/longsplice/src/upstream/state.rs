@@ -26,7 +26,7 @@ use super::{
     idle::{Owner, Settles},
     queue::{Answer, Queue, Unavailable},
     server::{Act, Server, ServerId, State},
-    status::{self, Unresolved, UpstreamStatus},
+    status::{self, UpstreamStatus},
 };
 use crate::config::UpstreamConfig;
 
@@ -53,6 +53,8 @@ struct Inner {
     /// Entries with the tasks that look them up; entries stay the same over reloads.
     lookups: Vec<(Arc<Entry>, Option<AbortOnDropHandle<()>>)>,
     checks: Checks,
+    /// Task that serves the queue when servers return; started when one goes out.
+    returns: Option<AbortOnDropHandle<()>>,
 }
 
 /// Result of a client's request for a permit.
@@ -78,6 +80,7 @@ impl UpstreamState {
                 queue: Queue::default(),
                 lookups: Vec::new(),
                 checks: Checks::default(),
+                returns: None,
             }),
             sweeping: AtomicBool::new(false),
             queue_timeouts: AtomicU64::new(0),
@@ -169,15 +172,9 @@ impl UpstreamState {
             }
             Selection::Look(index) => match inner.backends.entries.get(index) {
                 Some(entry) => Ok(Entered::Look(index, Arc::clone(entry))),
-                None => Err(Unavailable::down(
-                    &self.name,
-                    inner.backends.why_none_eligible(self.now()),
-                )),
+                None => Err(self.down(&inner)),
             },
-            Selection::NoneEligible => Err(Unavailable::down(
-                &self.name,
-                inner.backends.why_none_eligible(self.now()),
-            )),
+            Selection::NoneEligible => Err(self.down(&inner)),
             Selection::Full => {
                 let queue = self.config().queue;
                 if inner.queue.len() >= queue as usize {
@@ -195,6 +192,11 @@ impl UpstreamState {
         }
     }
 
+    /// Returns the error that no server can be chosen.
+    fn down(&self, inner: &Inner) -> Unavailable {
+        Unavailable::down(&self.name, inner.backends.why_none_eligible(self.now()))
+    }
+
     /// Ends a connection of the server: its permit goes to the first waiting client that can take it.
     pub(super) fn release(&self, server: &Arc<Server>) {
         let mut inner = self.inner.lock();
@@ -210,13 +212,17 @@ impl UpstreamState {
     }
 
     /// Records a failure of a server.
-    pub(super) fn note_failure(&self, server: &Server, act: Act, why: &str) {
+    pub(super) fn note_failure(self: &Arc<Self>, server: &Server, act: Act, why: &str) {
         if let Some(out) = server.failed(act, self.now()) {
             let (upstream, server) = (&self.name, server.name());
             let seconds = out.as_secs_f64();
             tracing::warn!(upstream, server, why, seconds, "the server is out for a while");
+            let mut inner = self.inner.lock();
             // Serve waiting clients: if this was the last server in order, they may use another one now.
-            self.serve(&mut self.inner.lock(), None);
+            self.serve(&mut inner, None);
+            // Start anew: this server may return before the one that the task waits for.
+            let returns = tokio::spawn(serve_returns(Arc::downgrade(self)));
+            inner.returns = Some(AbortOnDropHandle::new(returns));
         }
     }
 
@@ -261,23 +267,14 @@ impl UpstreamState {
     /// Returns the status.
     pub(super) fn status(&self) -> UpstreamStatus {
         let (now, config, inner) = (self.now(), self.config(), self.inner.lock());
-        let servers = inner.backends.members.iter();
-        let unresolved = inner.backends.entries.iter().filter_map(|entry| {
-            Some(Unresolved {
-                server: entry.place.to_string(),
-                why: entry.failure()?,
-            })
-        });
         UpstreamStatus {
             name: self.name.clone(),
             balance: config.balance.to_string(),
             queued: inner.queue.len() as u64,
             queue_timeouts_total: self.queue_timeouts.load(Ordering::Relaxed),
             queue_overflows_total: self.queue_overflows.load(Ordering::Relaxed),
-            servers: servers
-                .map(|member| status::server(&self.name, member, now))
-                .collect(),
-            unresolved: unresolved.collect(),
+            servers: status::servers(&self.name, &inner.backends, now),
+            unresolved: status::unresolved(&inner.backends),
         }
     }
 
@@ -336,14 +333,7 @@ impl Waiting {
         match time::timeout(patience, &mut self.given).await {
             Ok(Ok(answer)) => answer,
             // Unreachable: UpstreamState answers all waiting clients, and this handle keeps it alive.
-            Ok(Err(_)) => Err(Unavailable::down(
-                self.state.name(),
-                self.state
-                    .inner
-                    .lock()
-                    .backends
-                    .why_none_eligible(self.state.now()),
-            )),
+            Ok(Err(_)) => Err(self.state.down(&self.state.inner.lock())),
             Err(_) => {
                 // The answer may have come at the last moment.
                 self.given.close();
@@ -367,6 +357,22 @@ impl Drop for Waiting {
         if let Ok(Ok(server)) = self.given.try_recv() {
             self.state.release(&server);
         }
+    }
+}
+
+/// Serves the queue at each time at which a server is out no more. Returns when none is out.
+async fn serve_returns(state: Weak<UpstreamState>) {
+    loop {
+        let Some(state) = state.upgrade() else { return };
+        let now = state.now();
+        let next = {
+            let mut inner = state.inner.lock();
+            state.serve(&mut inner, None);
+            inner.backends.next_return(now)
+        };
+        drop(state);
+        let Some(next) = next else { return };
+        time::sleep(next.saturating_sub(now)).await;
     }
 }
 

@@ -1,11 +1,14 @@
 //! Status of upstreams, for operators.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
 
 use longsplice_core::balance::FULL_SHARE;
 use serde::{Deserialize, Serialize};
 
-use super::backend_set::Member;
+use super::backend_set::{BackendSet, Member};
 
 /// Status of an upstream.
 #[derive(Debug, Clone, Serialize, Deserialize, PartialEq)]
@@ -96,7 +99,24 @@ pub struct CheckStatus {
     pub why: Option<String>,
 }
 
-pub(super) fn server(upstream: &str, member: &Member, now: std::time::Duration) -> ServerStatus {
+/// Describes the servers of an upstream.
+pub(super) fn servers(upstream: &str, backends: &BackendSet, now: Duration) -> Vec<ServerStatus> {
+    let members = backends.members.iter();
+    members.map(|member| server(upstream, member, now)).collect()
+}
+
+/// Returns the names whose last look-up failed.
+pub(super) fn unresolved(backends: &BackendSet) -> Vec<Unresolved> {
+    let failed = backends.entries.iter().filter_map(|entry| {
+        Some(Unresolved {
+            server: entry.place.to_string(),
+            why: entry.failure()?,
+        })
+    });
+    failed.collect()
+}
+
+fn server(upstream: &str, member: &Member, now: Duration) -> ServerStatus {
     let server = &member.server;
     let (state, share) = server.state(now);
     let counts = &server.counts;

@@ -146,6 +146,35 @@ async fn a_sticky_client_waits_for_its_own_server() {
 }
 
 #[tokio::test]
+async fn who_waits_gets_a_server_whose_time_out_is_over() {
+    let (a, b) = (Backend::new().await, Backend::new().await);
+    let rules = |time: &str| {
+        format!("queue_timeout = \"1m\"\noutlier_detection = {{ failures = 1, ejection_time = \"{time}\" }}")
+    };
+    let guest = Guest::new().await;
+    let u = limited(&[a.address, b.address], 1, &rules("300ms"));
+    let _first = u.lease_for(&guest).await.unwrap();
+    let other = u.lease_for(&guest).await.unwrap();
+    let out = other.address();
+    other.tenure.failed(Failure::Malformed);
+    drop(other);
+    let mut waiting = Box::pin(u.lease_for(&guest));
+    assert!(poll_once(waiting.as_mut()).await.is_none(), "it was not out");
+    assert_eq!(u.status().queued, 1);
+    let lease = time::timeout(PATIENCE, waiting).await;
+    assert_eq!(lease.expect("it still waits").unwrap().address(), out);
+
+    // The wait for the end of a long time keeps no upstream.
+    let u = limited(&[a.address], 1, &rules("1m"));
+    let lease = u.lease_for(&guest).await.unwrap();
+    lease.tenure.failed(Failure::Malformed);
+    assert_eq!(u.server(0).state, "out");
+    let state = Arc::downgrade(&u.state);
+    drop((lease, u));
+    until("its last owner is gone", || state.upgrade().is_none()).await;
+}
+
+#[tokio::test]
 async fn those_who_wait_are_told_when_the_last_server_goes() {
     let a = Backend::new().await;
     let all = upstreams(&format!("{}\nmax_connections = 1", list(&[a.address])));
