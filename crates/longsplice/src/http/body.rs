@@ -149,11 +149,16 @@ impl Passage {
         self.passed
     }
 
-    /// Returns the end of a reply that takes too long: by the server, or by the client if bytes are ready for it.
+    /// Returns whether the recipient has to take bytes before more are read from the sender.
+    pub(super) fn waits_for_recipient(&self) -> bool {
+        self.ready > 0 || self.unflushed
+    }
+
+    /// Returns the end of a reply that takes too long: by the client if it does not take the bytes, else by the server.
     pub(super) fn late(&self) -> End {
-        match self.ready {
-            0 => End::ServerTimeout,
-            _ => End::ClientTimeout,
+        match self.waits_for_recipient() {
+            true => End::ClientTimeout,
+            false => End::ServerTimeout,
         }
     }
 
@@ -250,7 +255,58 @@ pub(super) enum Unseen {
 
 #[cfg(test)]
 mod tests {
+    use std::task::Waker;
+
+    use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
     use super::*;
+
+    /// A stream that takes all bytes, and passes none on.
+    #[derive(Debug)]
+    struct Holding;
+
+    impl Readable for Holding {
+        fn poll_readable(&self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Pending
+        }
+
+        fn room(&self) -> usize {
+            0
+        }
+    }
+
+    impl AsyncRead for Holding {
+        fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, _: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+            Poll::Pending
+        }
+    }
+
+    impl AsyncWrite for Holding {
+        fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+            Poll::Ready(Ok(bytes.len()))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Pending
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    #[test]
+    fn the_recipient_is_late_until_its_stream_has_passed_all_on() {
+        let mut from = BufferedStream::new(Holding, b"half".to_vec());
+        let mut to = BufferedStream::new(Holding, Vec::new());
+        let mut passage = Passage::new(Body::Length(8));
+        assert_eq!(passage.late(), End::ServerTimeout);
+        passage.look(&mut from.buffer, 0).unwrap();
+        assert_eq!(passage.late(), End::ClientTimeout);
+        let polled = passage.poll_pass(&mut Context::from_waker(Waker::noop()), &mut from, &mut to);
+        assert!(matches!(polled, Poll::Ready(Ok(()))) && passage.passed() == 4);
+        assert_eq!(passage.late(), End::ClientTimeout);
+    }
 
     #[test]
     fn more_than_was_left_is_an_error() {

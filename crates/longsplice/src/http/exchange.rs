@@ -142,13 +142,7 @@ impl Session<'_> {
                 }
                 Ok(Ok(Step::Ended(why))) => return Err(ended(request, at, why)),
                 Ok(Err(failed)) => return Err(failed),
-                Err(Late) if at.is_sent() => {
-                    return Err(Failed::Server(
-                        Failure::Timeout,
-                        "it did not reply in time".to_owned(),
-                    ));
-                }
-                Err(Late) => return Err(Failed::SlowBody),
+                Err(Late) => return Err(late(at)),
             }
             while let Some(scanned) = found(&mut scan, at.wire.buffer.data(), &self.limits)? {
                 let reply = self.understand(scanned, request, to, at).map_err(malformed)?;
@@ -204,10 +198,7 @@ impl Session<'_> {
             }
             // The server may have replied before it closed.
             Ok(Err(_)) => at.refuses = true,
-            Err(Late) => {
-                let why = "it does not take the request".to_owned();
-                return Err(Failed::Server(Failure::Timeout, why));
-            }
+            Err(Late) => return Err(not_taken()),
         }
         at.kept = request.length + ready;
         if !at.upload.has_ended() {
@@ -260,6 +251,20 @@ fn is_of_an_idle_connection(reply: &Reply, request: &Request, at: &AtServer) -> 
         && at.reused
         && request.is_idempotent
         && at.kept > 0
+}
+
+/// Returns the failure of a request that neither the server's reply nor a piece of its body came for in time.
+fn late(at: &AtServer) -> Failed {
+    match at.is_sent() {
+        true => Failed::Server(Failure::Timeout, "it did not reply in time".to_owned()),
+        false if at.upload.waits_for_recipient() => not_taken(),
+        false => Failed::SlowBody,
+    }
+}
+
+/// Returns the failure of a server that takes no more bytes of the request.
+fn not_taken() -> Failed {
+    Failed::Server(Failure::Timeout, "it does not take the request".to_owned())
 }
 
 /// Returns the failure for a server's connection that ended before its reply.

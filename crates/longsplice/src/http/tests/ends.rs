@@ -1,9 +1,12 @@
 //! Tests failures of servers and clients.
 
 use longsplice_repair::options::set_reset_on_close;
-use tokio::io::AsyncWriteExt;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    time::timeout,
+};
 
-use super::harness::{Client, Server, Switch, ok};
+use super::harness::{Client, PATIENCE, Server, Switch, ok};
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 
@@ -242,12 +245,41 @@ async fn a_body_that_stops_is_not_waited_for() {
     let (answer, _) = client.rest().await;
     assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
     assert_eq!(at_server.rest().await.0, "");
+    assert_eq!(switch.failures(), 0);
     let mut client = switch.client().await;
     let mut at_server = ask(&mut server, &mut client).await;
     at_server
         .send("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf")
         .await;
     assert!(!client.rest().await.1, "half a reply looks whole");
+}
+
+#[tokio::test]
+async fn a_server_that_stops_reading_a_body_is_at_fault() {
+    let mut server = Server::new().await;
+    let switch = Switch::new(server.address, "body_timeout = \"300ms\"", "").await;
+    let (mut reading, mut writing) = switch.client().await.0.into_split();
+    let endless = format!(
+        "PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n",
+        1_u64 << 40
+    );
+    let upload = tokio::spawn(async move {
+        let mut piece = endless.into_bytes();
+        while writing.write_all(&piece).await.is_ok() {
+            piece = vec![b'x'; 64 << 10];
+        }
+    });
+    let mut at_server = server.next().await;
+    at_server.until("\r\n\r\nx").await;
+    let mut answer = [0; 1024];
+    let n = timeout(PATIENCE, reading.read(&mut answer))
+        .await
+        .unwrap()
+        .unwrap();
+    let answer = String::from_utf8_lossy(&answer[..n]);
+    assert!(answer.starts_with("HTTP/1.1 504 "), "{answer}");
+    assert_eq!(switch.failures(), 1);
+    upload.abort();
 }
 
 #[tokio::test]

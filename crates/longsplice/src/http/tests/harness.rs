@@ -74,6 +74,11 @@ impl Switch {
         Client(TcpStream::from_std(socket).unwrap())
     }
 
+    /// Returns how many requests the server has failed.
+    pub(super) fn failures(&self) -> u64 {
+        self.service.settings().upstreams.status()[0].servers[0].failures_total
+    }
+
     pub(super) async fn client(&self) -> Client {
         Client(TcpStream::connect(self.socket.address()).await.unwrap())
     }
