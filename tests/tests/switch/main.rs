@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails as the test does")]
 
 mod abort_on_close;
+mod access_log;
 mod clients;
 mod closing;
 mod errors;

@@ -55,7 +55,11 @@ impl Session<'_> {
         let mut deadline = None;
         loop {
             if !client.buffer.is_empty() {
-                match scan.find(client.buffer.data(), &self.limits) {
+                let found = scan.find(client.buffer.data(), &self.limits);
+                if scan.has_begun() {
+                    self.began.get_or_insert_with(std::time::Instant::now);
+                }
+                match found {
                     Ok(Found::Http2) => return Err(Unread::Refused(Refusal::http2())),
                     Ok(Found::Head(_) | Found::NeedMore) => {}
                     Err(error) => return Err(Unread::Refused(error.into())),

@@ -35,15 +35,17 @@ pub(super) struct Told {
 }
 
 impl Told {
-    /// Starts the notes; `head` is set if the access log is on and the head was read.
+    /// Starts the notes on a request that began at this time; `head` is set if the access log is on and the head was
+    /// read.
     pub(super) fn new(
+        began: Instant,
         client: SocketAddr,
         settings: Arc<Settings>,
         sni: Option<String>,
         head: Option<&RequestHead<'_>>,
     ) -> Told {
         Told {
-            began: Instant::now(),
+            began,
             client,
             settings,
             sni,

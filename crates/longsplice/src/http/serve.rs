@@ -42,6 +42,7 @@ pub async fn serve(client: Client<LazyStream>, settings: &Arc<Settings>, open: O
         https: !client.stream.is_plain(),
         hello: client.hello,
         requests: 0,
+        began: None,
         told: None,
         decided: None,
         tunnel: None,

@@ -1,6 +1,6 @@
 //! Holds the state that the requests of a client's connection share, and the notes on the current one.
 
-use std::{net::SocketAddr, pin::pin, sync::Arc};
+use std::{net::SocketAddr, pin::pin, sync::Arc, time::Instant};
 
 use longsplice_core::http::{Limits, Persistence, RequestHead};
 use longsplice_engine::{Pair, Side};
@@ -40,6 +40,8 @@ pub(super) struct Session<'a> {
     pub(super) https: bool,
     /// Number of requests so far, including the one that is served.
     pub(super) requests: u64,
+    /// Time at which the first byte of the next request was there.
+    pub(super) began: Option<Instant>,
     pub(super) told: Option<Told>,
     /// Decision on the request for `on_reload`, if that needs it.
     pub(super) decided: Option<Decided>,
@@ -80,6 +82,7 @@ impl Session<'_> {
     pub(super) fn tell(&mut self, head: Option<&RequestHead<'_>>) {
         let is_read = self.service.shared().access_log.is_on();
         self.told = Some(Told::new(
+            self.began.take().unwrap_or_else(Instant::now),
             self.peer,
             Arc::clone(&self.settings),
             self.hello.as_ref().and_then(|h| h.sni.clone()),
