@@ -1,6 +1,11 @@
 //! Reads the head of a reply, and passes the reply on with its body.
 
-use std::{borrow::Cow, future::poll_fn, task::Poll, time::SystemTime};
+use std::{
+    borrow::Cow,
+    future::poll_fn,
+    task::{Poll, ready},
+    time::SystemTime,
+};
 
 use longsplice_core::http::{
     Body, HeadError, Persistence, ReplyHead, Scanned,
@@ -197,26 +202,27 @@ impl Session<'_> {
             }
             let step = poll_fn(|cx| {
                 if let Poll::Ready(passed) = download.poll_pass(cx, &mut at.wire, &mut client) {
-                    return Poll::Ready(passed);
+                    return Poll::Ready(passed.map_err(|broken| broken.end()));
                 }
                 if at.is_sent() {
                     return Poll::Pending;
                 }
-                match at.upload.poll_pass(cx, &mut client, &mut at.wire) {
+                Poll::Ready(match ready!(at.upload.poll_pass(cx, &mut client, &mut at.wire)) {
+                    Ok(()) => Ok(()),
+                    Err(Broken::From(_)) => Err(End::ClientClosed),
                     // Go on: the reply is of use without the rest of the request.
-                    Poll::Ready(Err(Broken::To(_) | Broken::Malformed(_) | Broken::CutShort)) => {
+                    Err(Broken::To(_) | Broken::Malformed(_) | Broken::CutShort) => {
                         at.refuses = true;
-                        Poll::Ready(Ok(()))
+                        Ok(())
                     }
-                    polled => polled,
-                }
+                })
             });
             match self.deadline.within(limit, step).await {
                 Ok(Ok(())) => {
                     self.pace.charge(Side::Client, at.upload.passed() - passed[0]);
                     self.pace.charge(Side::Server, download.passed() - passed[1]);
                 }
-                Ok(Err(broken)) => break Some(broken.end()),
+                Ok(Err(end)) => break Some(end),
                 Err(Late) => break Some(download.late()),
             }
         };
