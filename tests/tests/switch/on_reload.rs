@@ -58,3 +58,30 @@ fn what_carries_a_request_to_a_server_that_is_gone_ends_as_it_is_told_to() {
         }
     }
 }
+
+#[test]
+fn the_new_files_word_counts_for_a_request_that_began_before_it() {
+    for mode in Mode::ALL {
+        for on_reload in ["recheck", "reset"] {
+            let switch = Switch::new("word", mode);
+            let [_old, new] = [0, 1].map(|n| Backend::start(&switch.net.server, switch.server(n)));
+            let (mut idle, mut busy) = (switch.connect(), switch.connect());
+            assert_eq!(idle.get("/a").text(), "ok");
+            switch.get_half("halves", &mut busy);
+            let listener = format!("on_reload = \"{on_reload}\"");
+            let said = switch.change(
+                1,
+                More {
+                    listener: &listener,
+                    ..More::default()
+                },
+            );
+            let what = format!("{mode:?}, {on_reload}: {said}");
+            assert!(said.contains("1 open connection ends"), "{what}");
+            let why = busy.read_exactly(1 << 20).expect_err(&what);
+            assert!(why.contains("reset"), "{what}: {why}");
+            assert_eq!(idle.get("/b").text(), "ok", "{what}");
+            assert_eq!(new.seen().len(), 1, "{what}");
+        }
+    }
+}

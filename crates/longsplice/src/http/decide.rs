@@ -23,7 +23,7 @@ use super::{
 use crate::{
     access_log::End,
     client::Hello,
-    config::{ForwardedMode, OnReload},
+    config::ForwardedMode,
     listener::{Decided, Destination, KeptFacts},
     upstream::{KeyKind, Upstream},
 };
@@ -131,33 +131,28 @@ impl Session<'_> {
             other_paths: &other_paths,
             ..Hello::told(self.hello.as_ref(), Facts::of_request(self.peer.ip(), &head))
         };
-        let taken = settings.listener.routes.decide(&facts);
-        let route = taken.map(|(_, route)| route);
-        let (upstream, goal) = match settings.destination(route) {
-            Destination::Upstream(upstream) => (Some(upstream), Ok(target(&head, upstream))),
-            Destination::Original => (None, Ok(Target::Original)),
-            Destination::Status(status) => (None, Err(OwnAnswer::configured(status))),
-            Destination::Redirect(to) => {
-                let location = to.location(&head.target());
-                (None, Err(OwnAnswer::redirect(location)))
-            }
+        let (taken, destination) = settings.decide(&facts);
+        let goal = match destination {
+            Destination::Upstream(upstream) => Ok(target(&head, upstream)),
+            Destination::Original => Ok(Target::Original),
+            Destination::Status(status) => Err(OwnAnswer::configured(status)),
+            Destination::Redirect(to) => Err(OwnAnswer::redirect(to.location(&head.target()))),
         };
-        // Record the decision only if a reload may end the connection, or if an upgrade may keep it open after the
-        // reply.
-        if settings.listener.on_reload != OnReload::Keep || head.upgrade().is_some() {
-            let fields = head.fields().iter().map(|f| (f.name, f.value));
-            self.decided = Some(Decided {
-                generation: settings.generation,
-                listener: Arc::clone(&settings.listener),
-                route: route.cloned(),
-                upstream: upstream.map(|u| u.name().to_owned()),
-                server: None,
-                facts: Decided::wants_facts(&settings)
-                    .then(|| KeptFacts::keep(&facts, fields))
-                    .flatten(),
-            });
-        }
-        self.note(|told| told.routed(taken.map(|(number, _)| number)));
+        let route = taken.map(|(number, _)| number);
+        // Record the decision under any `on_reload`: the one of the next configuration will count.
+        self.decided = goal.is_ok().then(|| Decided {
+            generation: settings.generation,
+            listener: Arc::clone(&settings.listener),
+            route,
+            server: None,
+            facts: Decided::wants_facts(&settings)
+                .then(|| {
+                    let fields = head.fields().iter().map(|f| (f.name, f.value));
+                    KeptFacts::keep(&facts, fields)
+                })
+                .flatten(),
+        });
+        self.note(|told| told.routed(route));
         let request = self.request(&head, length, client.buffer.len());
         match (goal, ends_here(&head)) {
             (Ok(_), Some(status)) => Decision::Answer(request, OwnAnswer::last_hop(status)),

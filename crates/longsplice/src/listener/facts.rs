@@ -2,7 +2,7 @@
 
 use std::{net::IpAddr, sync::Arc};
 
-use longsplice_core::route::{Facts, Route};
+use longsplice_core::route::{Action, Facts, Route};
 
 use super::Settings;
 use crate::{
@@ -94,10 +94,8 @@ pub struct Decided {
     pub generation: u64,
     /// The listener at that time.
     pub listener: Arc<ListenerConfig>,
-    /// The route at that time; `None` if no route matched.
-    pub route: Option<Route>,
-    /// Name of the upstream; `None` means the original destination.
-    pub upstream: Option<String>,
+    /// Index of the route in that listener; `None` if no route matched.
+    pub route: Option<usize>,
     /// Server.
     pub server: Option<Arc<Server>>,
     /// Facts of the decision, if they are kept.
@@ -105,10 +103,26 @@ pub struct Decided {
 }
 
 impl Decided {
+    /// Returns the route, if one matched.
+    pub fn route(&self) -> Option<&Route> {
+        self.listener.routes.routes().get(self.route?)
+    }
+
+    /// Returns the name of the upstream; `None` means the original destination.
+    pub fn upstream(&self) -> Option<&str> {
+        let listener = &self.listener;
+        match self.route().map(|route| &route.action) {
+            Some(Action::Upstream(name)) => Some(name),
+            Some(_) => None,
+            None if listener.upstream.is_none() && listener.to.is_empty() => None,
+            None => Some(listener.upstream.as_ref().unwrap_or(&listener.name)),
+        }
+    }
+
     /// Returns whether its flow must be remembered when it runs on in the kernel: for a reload, or for its server's
     /// load.
     pub(super) fn matters(&self) -> bool {
-        self.listener.on_reload != OnReload::Keep || self.listener.to.is_empty() && self.upstream.is_some()
+        self.listener.on_reload != OnReload::Keep || self.listener.to.is_empty() && self.upstream().is_some()
     }
 
     /// Returns whether facts are worth keeping.

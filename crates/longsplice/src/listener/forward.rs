@@ -120,8 +120,8 @@ impl Forwarding {
         settings: &Settings,
     ) -> Result<(Option<Arc<Upstream>>, Decided), Refusal> {
         let facts = Hello::told(client.hello.as_ref(), Facts::of_client(client.peer.ip()));
-        let (route, destination) = settings.decide(&facts);
-        self.record.route = route.map(|route| route.name.clone());
+        let (taken, destination) = settings.decide(&facts);
+        self.record.route = taken.map(|(_, route)| route.name.clone());
         let upstream = match destination {
             Destination::Upstream(upstream) => Some(Arc::clone(upstream)),
             Destination::Original => None,
@@ -133,8 +133,7 @@ impl Forwarding {
         let decided = Decided {
             generation: settings.generation,
             listener: Arc::clone(&settings.listener),
-            route: route.cloned(),
-            upstream: self.record.upstream.clone(),
+            route: taken.map(|(number, _)| number),
             server: None,
             facts: match Decided::wants_facts(settings) {
                 true => KeptFacts::keep(&facts, std::iter::empty()),

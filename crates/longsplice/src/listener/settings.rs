@@ -39,11 +39,10 @@ pub enum Destination<'a> {
 }
 
 impl Settings {
-    /// Decides by these facts: returns the route that matches, and the destination.
-    pub fn decide(&self, facts: &Facts<'_>) -> (Option<&Route>, Destination<'_>) {
+    /// Decides by these facts: returns the route that matches, with its index, and the destination.
+    pub fn decide(&self, facts: &Facts<'_>) -> (Option<(usize, &Route)>, Destination<'_>) {
         let taken = self.listener.routes.decide(facts);
-        let route = taken.map(|(_, route)| route);
-        (route, self.destination(route))
+        (taken, self.destination(taken.map(|(_, route)| route)))
     }
 
     /// Returns the destination for this route; `None` means that no route matched.

@@ -44,7 +44,7 @@ fn has_changed(decided: &Decided, next: &Settings) -> bool {
     if !decides_alike(&decided.listener, &next.listener) {
         return true;
     }
-    let destination = match &decided.route {
+    let destination = match decided.route() {
         Some(route) if !next.listener.routes.routes().contains(route) => return true,
         Some(route) => next.destination(Some(route)),
         None => next.destination(None),
@@ -63,7 +63,7 @@ fn decides_alike(a: &ListenerConfig, b: &ListenerConfig) -> bool {
 
 /// Returns whether this destination includes the server that was decided on.
 fn arrives(decided: &Decided, destination: Destination<'_>) -> bool {
-    match (destination, &decided.upstream) {
+    match (destination, decided.upstream()) {
         (Destination::Upstream(upstream), Some(name)) => {
             let server = decided.server.as_deref();
             upstream.name() == name && server.is_none_or(|server| upstream.has(server.id()))
