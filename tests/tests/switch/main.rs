@@ -7,6 +7,7 @@ mod abort_on_close;
 mod access_log;
 mod clients;
 mod closing;
+mod congestion;
 mod errors;
 mod framing;
 mod git;
