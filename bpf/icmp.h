@@ -200,7 +200,7 @@ static __always_inline int without_ports(struct __sk_buff *skb)
 	struct ipv6hdr *v6 = data + L3_OFFSET;
 	struct iphdr *v4 = data + L3_OFFSET;
 
-	if (skb->vlan_present || !data || data + V4_L4 > (void *)(long)skb->data_end)
+	if (is_of_vlan(skb) || !data || data + V4_L4 > (void *)(long)skb->data_end)
 		return NEXT;
 	if (skb->protocol == bpf_htons(ETH_P_IP)) {
 		if (v4->protocol == IPPROTO_ICMP)

@@ -92,11 +92,15 @@ static __always_inline enum parsed parse_v6(struct __sk_buff *skb, struct header
 	return kind;
 }
 
-/*
- * Finds the connection that a packet belongs to, and writes nothing: a packet that is not ours costs this and
- * one look-up. A VLAN tag means that the packet is for another (sub-)interface, which has hooks of its own; a
- * tag with number 0 is only a priority (IEEE 802.1Q).
- */
+/* Returns whether a VLAN tag means that the packet is for another (sub-)interface, which has hooks of its
+ * own. A tag with number 0 is only a priority (IEEE 802.1Q). */
+static __always_inline int is_of_vlan(const struct __sk_buff *skb)
+{
+	return skb->vlan_present && skb->vlan_tci & VLAN_NUMBER;
+}
+
+/* Finds the connection that a packet belongs to, and writes nothing: a packet that is not ours costs this and
+ * one look-up. */
 static __always_inline enum parsed parse_tuple(struct __sk_buff *skb, struct headers *h, struct ls_tuple *t,
 					       int view)
 {
@@ -105,7 +109,7 @@ static __always_inline enum parsed parse_tuple(struct __sk_buff *skb, struct hea
 	enum parsed kind = NOT_OURS;
 	__be16 ports[2] = {};
 
-	if (skb->vlan_present && skb->vlan_tci & VLAN_NUMBER)
+	if (is_of_vlan(skb))
 		return NOT_OURS;
 	if (skb->protocol == bpf_htons(ETH_P_IP))
 		kind = parse_v4(skb, h, saddr, daddr, ports);

@@ -179,7 +179,7 @@ static __always_inline int is_icmp(struct __sk_buff *skb)
 {
 	__u8 protocol;
 
-	if (skb->vlan_present)
+	if (is_of_vlan(skb))
 		return 0;
 	if (skb->protocol == bpf_htons(ETH_P_IP))
 		return !bpf_skb_load_bytes(skb, L3_OFFSET + offsetof(struct iphdr, protocol), &protocol, 1) &&

@@ -17,7 +17,7 @@ use crate::support::{
 const PIECE: usize = 240;
 
 /// Returns a segment that makes three fragments. Its identification is a new one: the programs remember others.
-fn segment(flow: &Flow, side: Side) -> Packet {
+pub(crate) fn segment(flow: &Flow, side: Side) -> Packet {
     static ID: AtomicU16 = AtomicU16::new(1);
     let whole = Packet {
         id: ID.fetch_add(1, Ordering::Relaxed),

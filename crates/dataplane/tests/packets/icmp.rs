@@ -13,7 +13,7 @@ use crate::support::{
 const ROUTER: &str = choose("198.18.2.99", "2001:db8:2::99");
 
 /// Returns the error of a router behind `side`'s leg about a segment that our leg sent there.
-fn error(flow: &Flow, side: Side, kind: (u8, u8), about: Packet) -> IcmpError {
+pub(crate) fn error(flow: &Flow, side: Side, kind: (u8, u8), about: Packet) -> IcmpError {
     let mut outer = flow.peer_segment(side);
     outer.src.set_ip(ROUTER.parse().expect("an address"));
     outer.dst = about.src;
@@ -27,7 +27,7 @@ fn error(flow: &Flow, side: Side, kind: (u8, u8), about: Packet) -> IcmpError {
 }
 
 /// Returns the error for the other end: `sent` is the quoted segment as that end sent it.
-fn translated(flow: &Flow, side: Side, error: &IcmpError, sent: &Packet) -> IcmpError {
+pub(crate) fn translated(flow: &Flow, side: Side, error: &IcmpError, sent: &Packet) -> IcmpError {
     let there = flow.peer_segment(side.other());
     IcmpError {
         outer: Packet {
@@ -50,7 +50,7 @@ fn translated(flow: &Flow, side: Side, error: &IcmpError, sent: &Packet) -> Icmp
 }
 
 /// Forwards a segment of `side`. Returns it as it was sent, and as the far end got it.
-fn forwarded(flow: &Flow, side: Side) -> (Packet, Packet) {
+pub(crate) fn forwarded(flow: &Flow, side: Side) -> (Packet, Packet) {
     let sent = Packet {
         payload: pattern(600),
         ..flow.peer_segment(side)

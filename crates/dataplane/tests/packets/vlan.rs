@@ -3,20 +3,18 @@
 
 use longsplice_dataplane::{Framing, Side};
 
+use super::{
+    fragments::{pieces, segment, with_id},
+    icmp::{error, forwarded, translated},
+};
 use crate::support::{
     flow::{Flow, Plan},
+    icmp::TOO_BIG,
     packet::*,
     tap::{Offload, Tap},
 };
 
-use Side::Client;
-
-/// Returns the frame of a segment with payload, tagged with a priority and a number.
-fn tagged(packet: &Packet, priority: u8, number: u8) -> Vec<u8> {
-    let mut frame = packet.bytes();
-    frame.splice(12..12, [0x81, 0x00, priority << 5, number]);
-    frame
-}
+use Side::{Client, Server};
 
 fn wired() -> (Flow, [Tap; 2], Packet) {
     let flow = Flow::detached(Plan::default());
@@ -35,7 +33,7 @@ fn wired() -> (Flow, [Tap; 2], Packet) {
 fn a_number_means_another_interface() {
     let (flow, taps, packet) = wired();
     let ((), counted) = flow.counted(|| {
-        taps[0].send(&tagged(&packet, 0, 7), Offload::default());
+        taps[0].send(&tagged(&packet.bytes(), 0, 7), Offload::default());
         taps[1].nothing();
     });
     assert!(counted.is_empty(), "{counted:?}");
@@ -44,7 +42,33 @@ fn a_number_means_another_interface() {
 #[test]
 fn a_priority_is_none_on_the_other_link() {
     let (flow, taps, packet) = wired();
-    taps[0].send(&tagged(&packet, 5, 0), Offload::default());
+    taps[0].send(&tagged(&packet.bytes(), 5, 0), Offload::default());
     let expected = flow.reference(Client).translate(&packet);
     assert_frame(&taps[1].only(), &expected.bytes(), "without a tag");
+}
+
+#[test]
+fn errors_and_later_fragments_with_a_priority_are_translated_as_well() {
+    let (flow, taps, _) = wired();
+    let (sent, got) = forwarded(&flow, Server);
+    let told = error(&flow, Client, TOO_BIG, got);
+    let expected = translated(&flow, Client, &told, &sent).bytes();
+    let (got, counted) = flow.counted(|| {
+        taps[0].send(&tagged(&told.bytes(), 5, 0), Offload::default());
+        // The stack sends frames of its own there, of IPv6.
+        std::iter::from_fn(|| taps[1].any())
+            .find(|f| f.len() == expected.len() && upper(f) == upper(&expected))
+    });
+    assert_eq!(counted.get("icmp_translated"), Some(&1), "{counted:?}");
+    assert_frame(&got.expect("an error"), &expected, "the error");
+
+    let whole = segment(&flow, Client);
+    let expected = pieces(&flow.reference(Client).translate(&whole));
+    let mut first = None;
+    for (i, piece) in pieces(&whole).iter().enumerate() {
+        taps[0].send(&tagged(piece, 5, 0), Offload::default());
+        let got = taps[1].only();
+        let like = first.get_or_insert_with(|| got.clone());
+        assert_frame(&got, &with_id(&expected[i], like), &format!("piece {i}"));
+    }
 }

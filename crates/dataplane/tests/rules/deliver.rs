@@ -12,7 +12,8 @@ use crate::{
     frames::frame,
     support::{
         flow::OK,
-        packet::{ACK, Packet, RST, SYN},
+        icmp::{IcmpError, TOO_BIG, WHOLE_QUOTE},
+        packet::{ACK, Packet, RST, SYN, tagged},
         tap::{Offload, Tap},
     },
     ways::{MARK, Ways, rule, to},
@@ -117,9 +118,9 @@ fn the_host_s_own_connections_are_not_touched() {
 }
 
 /// Sends a frame on the wire of `a0`.
-fn send(ways: &Ways, tap: &Tap, frame: &Packet) -> std::collections::BTreeMap<String, u64> {
+fn send(ways: &Ways, tap: &Tap, frame: &[u8]) -> std::collections::BTreeMap<String, u64> {
     let before = ways.rules.verdicts();
-    tap.send(&frame.bytes(), Offload::default());
+    tap.send(frame, Offload::default());
     let mut after = ways.rules.verdicts();
     after.retain(|name, n| {
         *n -= before[name];
@@ -146,10 +147,10 @@ fn a_connection_is_opened_and_followed() {
     assert!(failed.is_empty(), "{failed:?}");
     let tap = Tap::new(ways.net.ifindex("a1"));
     for ([client, to, ..], listener) in WAYS.into_iter().zip(&listeners) {
-        let opened = send(&ways, &tap, &frame(client, to, SYN));
+        let opened = send(&ways, &tap, &frame(client, to, SYN).bytes());
         assert_eq!(opened.get("opened"), Some(&1), "{opened:?}");
         // Send it again: the connection is known by now.
-        let again = send(&ways, &tap, &frame(client, to, SYN));
+        let again = send(&ways, &tap, &frame(client, to, SYN).bytes());
         assert_eq!(again.get("followed"), Some(&1), "{again:?}");
         let ran = ways.gives(&frame(client, to, ACK).bytes(), "followed", OK);
         assert_eq!(ran.mark, MARK.value);
@@ -162,9 +163,22 @@ fn a_connection_is_opened_and_followed() {
             (client.into(), to.into())
         );
     }
+    let [client, to, ..] = WAYS[0];
+    let error = IcmpError {
+        outer: frame("198.18.1.99:0", to, 0),
+        kind: TOO_BIG,
+        rest: 1400,
+        about: frame(to, client, ACK),
+        quoted: WHOLE_QUOTE,
+    };
+    // A tag without a number is only a priority.
+    for (number, expected) in [(0, Some(&1)), (7, None)] {
+        let got = send(&ways, &tap, &tagged(&error.bytes(), 5, number));
+        assert_eq!(got.get("followed"), expected, "{got:?}");
+    }
     ways.rules.watch(&BTreeSet::new());
     assert!(ways.rules.watched().is_empty());
-    let alone = send(&ways, &tap, &frame("198.18.1.2:40001", WAYS[0][1], SYN));
+    let alone = send(&ways, &tap, &frame("198.18.1.2:40001", WAYS[0][1], SYN).bytes());
     assert!(alone.is_empty(), "{alone:?}");
 }
 

@@ -257,6 +257,13 @@ pub fn upper(frame: &[u8]) -> Option<(u8, usize)> {
     }
 }
 
+/// Returns a frame with a tag (IEEE 802.1Q): a priority and a number.
+pub fn tagged(frame: &[u8], priority: u8, number: u8) -> Vec<u8> {
+    let mut frame = frame.to_vec();
+    frame.splice(12..12, [0x81, 0x00, priority << 5, number]);
+    frame
+}
+
 /// Computes the checksum of RFC 1071 from scratch; every part but the last has an even length.
 pub fn internet_checksum(parts: &[&[u8]]) -> u16 {
     let mut sum = 0u64;
