@@ -87,6 +87,24 @@ __noinline int change_version(struct headers *h, __u32 label, __u32 between)
 	return 0;
 }
 
+/* Removes from headers what stood between IP and TCP, because the packet has lost it: a local socket's copy
+ * is made of a packet that was changed for the far end. The checksum of IPv4 is left to seal_v4(). */
+static __always_inline void make_plain(struct headers *h)
+{
+	__u32 len = upper_length(h);
+
+	if (l4_of(h) == plain_l4(h))
+		return;
+	if (is_v6(h)) {
+		h->v6.ip.nexthdr = IPPROTO_TCP;
+		h->v6.ip.payload_len = bpf_htons(len);
+	} else {
+		h->v4.ip.ihl = sizeof(h->v4.ip) / 4;
+		h->v4.ip.tot_len = bpf_htons(len + sizeof(h->v4.ip));
+	}
+	h->l4 = plain_l4(h);
+}
+
 /* Changes the packet's version of IP to that of `new`; what stands between IP and TCP goes first. Returns 0,
  * or -1. */
 static __always_inline int change_packet(struct __sk_buff *skb, const struct headers *old,
@@ -170,6 +188,7 @@ static __always_inline int write_across(struct __sk_buff *skb, struct headers *o
 
 	if (opt_len > 40 || !upper_length(new))
 		return -1;
+	make_plain(new);
 	partial = is_left_to_device(skb, tcp_check_at(old));
 	addresses = add_sums(~addresses_sum(old), addresses_sum(new));
 	new->tcp.check = old->tcp.check;

@@ -7,11 +7,11 @@ use longsplice_dataplane::{Context, Family, Hook, Leg, Mode, PerSide, Side, Slot
 use super::fragments::{pieces, with_id};
 use crate::support::{
     FAMILY, choose,
-    flow::{Plan, REDIRECT, SHOT},
+    flow::{OK, Plan, REDIRECT, SHOT},
     icmp::{IcmpError, WHOLE_QUOTE},
     net::{Net, OUR_MAC, PEER_MAC},
     options::usual,
-    packet::{ACK, ETH, FIN, Packet, assert_frame, internet_checksum, pattern},
+    packet::{ACK, DESTINATIONS, ETH, FIN, Packet, assert_frame, internet_checksum, pattern},
     plane::Plane,
     reference::{self, Reference},
 };
@@ -59,15 +59,21 @@ impl Across {
         plane
             .register(&slot, SERIAL, true, &starts)
             .expect("the flow is new");
-        assert!(slot.transition(Mode::Track, Mode::Drain));
-        let cuts = PerSide::from_fn(|side| plane.leg(&slot, side).cut);
-        assert_eq!(plane.finish(&slot, cuts, false).expect("it runs"), Mode::Final);
         let across = Across {
             plane,
             net,
             plan,
             legs,
         };
+        if depth == Mode::Track {
+            return (across, Some(slot));
+        }
+        assert!(slot.transition(Mode::Track, Mode::Drain));
+        let cuts = PerSide::from_fn(|side| across.plane.leg(&slot, side).cut);
+        assert_eq!(
+            across.plane.finish(&slot, cuts, false).expect("it runs"),
+            Mode::Final
+        );
         if depth == Mode::Final {
             return (across, Some(slot));
         }
@@ -157,22 +163,26 @@ fn a_segment_becomes_one_of_the_other_version() {
     }
 }
 
-/// Options of IP and extension headers stay behind.
-#[test]
-fn what_stands_between_ip_and_tcp_is_left_out() {
-    let (across, _) = Across::new(Mode::Moved);
-    let between = |packet: Packet| match Family::of(packet.src.ip()) {
+/// Returns the packet with options of IP, or an extension header.
+fn with_extras(packet: Packet) -> Packet {
+    match Family::of(packet.src.ip()) {
         Family::V4 => Packet {
             ip_options: vec![1; 8],
             ..packet
         },
         Family::V6 => Packet {
-            extensions: vec![(60, vec![0, 1, 4, 0, 0, 0, 0])],
+            extensions: vec![(DESTINATIONS, vec![0, 1, 4, 0, 0, 0, 0])],
             ..packet
         },
-    };
+    }
+}
+
+/// Options of IP and extension headers stay behind.
+#[test]
+fn what_stands_between_ip_and_tcp_is_left_out() {
+    let (across, _) = Across::new(Mode::Moved);
     for side in Side::BOTH {
-        let sent = between(Packet {
+        let sent = with_extras(Packet {
             payload: pattern(300),
             ..across.segment(side)
         });
@@ -180,6 +190,44 @@ fn what_stands_between_ip_and_tcp_is_left_out() {
         let (verdict, got) = across.ingress(side, &sent.bytes(), false);
         assert_eq!(verdict, REDIRECT, "{side:?}");
         assert_frame(&got, &expected, &format!("{side:?}"));
+    }
+}
+
+/// In the drain, the copy for the socket is made of the packet that became the far end's: they are left out of it, too.
+#[test]
+fn a_copy_for_the_socket_is_whole_without_them() {
+    for side in Side::BOTH {
+        let (across, slot) = Across::new(Mode::Track);
+        let slot = slot.expect("a slot");
+        // Each socket waits for an acknowledgement of what the other one has received.
+        let old = PerSide::from_fn(|side| {
+            let old = Packet {
+                payload: pattern(50),
+                ..across.segment(side)
+            };
+            assert_eq!(across.ingress(side, &old.bytes(), false).0, OK);
+            old
+        });
+        assert!(slot.transition(Mode::Track, Mode::Drain));
+        let new = Packet {
+            seq: old[side].end(),
+            payload: pattern(300),
+            ..old[side].clone()
+        };
+        let trimmed = Packet {
+            payload: Vec::new(),
+            ..new.clone()
+        };
+        // The kernel forgets the device's sum of a packet that it trims.
+        for (sent, local, summed) in [
+            (&old[side], &old[side], false),
+            (&old[side], &old[side], true),
+            (&new, &trimmed, false),
+        ] {
+            let (verdict, got) = across.ingress(side, &with_extras(sent.clone()).bytes(), summed);
+            assert_eq!(verdict, OK, "{side:?}");
+            assert_frame(&got, &local.bytes(), &format!("{side:?} {summed}"));
+        }
     }
 }
 
