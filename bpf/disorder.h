@@ -20,8 +20,8 @@ struct {
 	__type(value, __u32);
 } disorders SEC(".maps");
 
-/* Counts a segment if it is out of order. A segment of GRO counts once. Call it before the segment is noted.
- */
+/* Counts a segment if it is out of order. A segment of GRO counts once. Call it before the segment is noted:
+ * what XDP leaves to tc of a detached flow is not noted yet. */
 static __always_inline void note_disorder(const struct flow_ref *flow, const struct segment *seg)
 {
 	struct disorder_key key = {.serial = flow->rec->serial, .side = flow->side & 1};

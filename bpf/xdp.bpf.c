@@ -175,7 +175,8 @@ static __always_inline int store(struct xdp_md *ctx, struct headers *h, __u32 op
 	return bpf_xdp_store_bytes(ctx, 0, eth_of(h), len) ? -1 : 0;
 }
 
-/* Returns the action that sends the frame of `new`; XDP_PASS if no interface would take it. */
+/* Returns the action that sends the frame of `new`, which has its addresses and ports; XDP_PASS if no
+ * interface would take it. */
 static __always_inline int exit_of(struct xdp_md *ctx, struct headers *new, const struct ls_record *rec)
 {
 	struct route route = {};
@@ -207,15 +208,16 @@ int fast(struct xdp_md *ctx)
 		return leave(LS_V_PASSED_XDP);
 	if (is_unsummed(&scratch->in, seg))
 		return leave(LS_V_CSUM_PARTIAL_XDP);
-	if (is_doubtful(ctx, flow.rec, &scratch->in, seg) || admit(&flow, seg, &reason) != ADMITTED ||
-	    !seg->in_place)
+	if (is_doubtful(ctx, flow.rec, &scratch->in, seg))
 		return leave(LS_V_PASSED_XDP);
+	/* Find the exit before the segment is noted: tc would take a noted segment for a repetition. */
 	copy_headers(&scratch->out, &scratch->in, seg->opt_len);
+	address_to(&scratch->out, far_of(&flow));
+	action = exit_of(ctx, &scratch->out, flow.rec);
+	if (action == XDP_PASS || admit(&flow, seg, &reason) != ADMITTED || !seg->in_place)
+		return leave(LS_V_PASSED_XDP);
 	translate(&scratch->out, seg, flow.rec, far_of(&flow), &edits);
 	apply_edits(&scratch->out, seg, &edits);
-	action = exit_of(ctx, &scratch->out, flow.rec);
-	if (action == XDP_PASS)
-		return leave(LS_V_PASSED_XDP);
 	mend_checks(&scratch->in, &scratch->out, seg->opt_len);
 	if (store(ctx, &scratch->out, seg->opt_len))
 		return leave(LS_V_PASSED_XDP);

@@ -13,7 +13,7 @@ use crate::support::{
 };
 
 /// Returns the client's leg and the server's: each peer is the other one's local end.
-fn same_ends() -> PerSide<Leg> {
+pub(crate) fn same_ends() -> PerSide<Leg> {
     let ends = choose(
         ["198.18.1.2:40000", "198.18.2.2:8080"],
         ["[2001:db8:1::2]:40000", "[2001:db8:2::2]:8080"],
@@ -23,7 +23,7 @@ fn same_ends() -> PerSide<Leg> {
 }
 
 /// Installs a detached flow of this plan between these ends, beside the one that `flow` has.
-fn splice(flow: &Flow, plan: &Plan, legs: PerSide<Leg>) {
+pub(crate) fn splice(flow: &Flow, plan: &Plan, legs: PerSide<Leg>) {
     let slot = flow.plane.take_slot().expect("a free slot");
     let mut starts = plan.starts();
     starts.client.leg = legs.client;
@@ -49,7 +49,7 @@ fn identity(flow: &Flow, legs: PerSide<Leg>) -> [bool; 2] {
 }
 
 /// Returns the next segment of a peer.
-fn segment(plan: &Plan, legs: PerSide<Leg>, side: Side, options: Vec<u8>) -> Packet {
+pub(crate) fn segment(plan: &Plan, legs: PerSide<Leg>, side: Side, options: Vec<u8>) -> Packet {
     Packet {
         dst_mac: OUR_MAC[side],
         src_mac: PEER_MAC[side],

@@ -2,10 +2,13 @@
 
 use longsplice_dataplane::{Family, Hook, PerSide, Seq, Side};
 
-use super::{SERIAL, detached, records};
+use super::{
+    super::identity::{same_ends, segment, splice},
+    SERIAL, detached, records,
+};
 use crate::support::{
     FAMILY, choose,
-    flow::{Flow, Plan, SHOT, XDP_PASS, XDP_REDIRECT, leg},
+    flow::{Flow, Plan, REDIRECT, SHOT, XDP_PASS, XDP_REDIRECT, leg},
     net::{HOST_BITS, NODAD},
     options::usual,
     packet::*,
@@ -24,7 +27,7 @@ fn passes(flow: &Flow, side: Side, frame: &[u8], counter: &str) {
 /// Asserts that a segment is passed, and that tc forwards it as if XDP had not been there.
 #[track_caller]
 fn tc_forwards(flow: &Flow, side: Side, packet: &Packet) {
-    flow.xdp_gives(side, &packet.bytes(), (XDP_PASS, "passed_xdp", &packet.bytes()));
+    passes(flow, side, &packet.bytes(), "passed_xdp");
     flow.forwards(side, packet, &mut flow.reference(side));
 }
 
@@ -213,12 +216,12 @@ fn what_has_no_way_out_of_xdp_is_left_to_tc() {
     let flow = detached(Plan::default());
     flow.net.del_neighbour(Server);
     let frame = packet(&flow).bytes();
-    flow.xdp_gives(Client, &frame, (XDP_PASS, "passed_xdp", &frame));
+    passes(&flow, Client, &frame, "passed_xdp");
 
     let flow = detached(Plan::default());
     flow.net.ip("route flush table main");
     let frame = packet(&flow).bytes();
-    flow.xdp_gives(Client, &frame, (XDP_PASS, "passed_xdp", &frame));
+    passes(&flow, Client, &frame, "passed_xdp");
 
     let flow = detached(Plan::default());
     flow.net.ip("link set b0 mtu 1300");
@@ -226,7 +229,7 @@ fn what_has_no_way_out_of_xdp_is_left_to_tc() {
         payload: pattern(1400),
         ..flow.peer_segment(Client)
     };
-    flow.xdp_gives(Client, &long.bytes(), (XDP_PASS, "passed_xdp", &long.bytes()));
+    passes(&flow, Client, &long.bytes(), "passed_xdp");
 
     let flow = detached(Plan {
         on_this_host: [false, true],
@@ -236,4 +239,24 @@ fn what_has_no_way_out_of_xdp_is_left_to_tc() {
     flow.net
         .ip(&format!("address add {far}/{HOST_BITS} dev lo {NODAD}"));
     passes(&flow, Client, &packet(&flow).bytes(), "passed_xdp");
+}
+
+/// XDP notes nothing of a segment that it leaves to tc, which counts those out of order of a released flow.
+#[test]
+fn what_is_left_to_tc_is_not_taken_for_a_repetition() {
+    let flow = detached(Plan::default());
+    flow.set_exit(Server, false);
+    let (plan, legs) = (Plan::identity(), same_ends());
+    splice(&flow, &plan, legs);
+    let next = segment(&plan, legs, Client, usual(plan.clock[0], plan.clock[1]));
+    let seen = |packet: &Packet| {
+        let frame = packet.bytes();
+        flow.xdp_gives(Client, &frame, (XDP_PASS, "passed_xdp", &frame));
+        assert_eq!(flow.ingress(Client, &frame).verdict, REDIRECT);
+        let counts = flow.plane.disorders().expect("a map");
+        counts.iter().map(|(_, _, count)| count).sum::<u32>()
+    };
+    assert_eq!(seen(&next), 0, "it is in order");
+    assert_eq!(seen(&next), 1, "it is repeated");
+    flow.plane.end(legs);
 }
