@@ -328,7 +328,7 @@ enum ls_verdict {
 	LS_V_DROP_TTL,	       /* time to live exceeded */
 	LS_V_DROP_NO_ROUTE,    /* unreachable, blackhole or prohibited */
 	LS_V_DROP_TOO_BIG,     /* longer than the MTU of its route */
-	LS_V_DROP_REWRITE,     /* the kernel had no memory to rewrite it */
+	LS_V_DROP_REWRITE,     /* the kernel could not rewrite it, mostly for want of memory */
 	LS_V_DROP_WINDOW,      /* sequence numbers that the receiver neither offers nor offered lately */
 	LS_V_DROP_RING_FULL,   /* a packet to be held, while the ring is full */
 	LS_V_DROP_ICMP,	       /* an ICMP error about no outstanding segment */

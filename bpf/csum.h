@@ -116,6 +116,8 @@ static __always_inline void set_ip_length(struct headers *h, __u32 len)
 
 struct sk_buff___ours {
 	__u8 ip_summed : 2;
+	unsigned char *head;
+	unsigned int end; /* offset of struct skb_shared_info */
 } __attribute__((preserve_access_index));
 
 void *bpf_cast_to_kern_ctx(void *ctx) __ksym __weak;

@@ -5,6 +5,7 @@
 
 #include "disorder.h"
 #include "drain.h"
+#include "lists.h"
 #include "syn.h"
 #include "undrain.h"
 
@@ -382,6 +383,10 @@ __noinline enum step by_mode(struct __sk_buff *skb, __u32 number, enum parsed ki
 		return DONE;
 	if (is_changing(mode)) {
 		*action = look_again(skb);
+		return DONE;
+	}
+	if (skb->gso_size && join_list(skb)) {
+		*action = drop(LS_V_DROP_REWRITE);
 		return DONE;
 	}
 	if (kind == SEGMENT || is_first)

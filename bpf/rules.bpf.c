@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include "hold.h"
 #include "intercept.h"
+#include "lists.h"
 #include "quote.h"
 #include "rewrite.h"
 
@@ -96,7 +97,7 @@ static __noinline int translate_by(struct __sk_buff *skb, const struct ls_target
 	if (!t || !scratch)
 		return NEXT;
 	seg = &scratch->segment;
-	if (parse_segment(skb, &scratch->in, seg) != SEGMENT)
+	if ((skb->gso_size && join_list(skb)) || parse_segment(skb, &scratch->in, seg) != SEGMENT)
 		return untranslatable();
 	note(LS_R_TRANSLATED);
 	if (hops_left(&scratch->in) <= 1)

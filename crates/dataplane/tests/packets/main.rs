@@ -27,6 +27,7 @@ mod identity;
 mod inject;
 mod inspect;
 mod limits;
+mod lists;
 mod mapped;
 mod moves;
 mod options;

@@ -183,6 +183,14 @@ impl Net {
         assert!(done.expect("ethtool").success(), "{end} gro {gro}");
     }
 
+    /// Switches features of an interface, as `ethtool -K` has them.
+    pub fn features(&self, dev: &str, features: &str) {
+        self.pristine.set(false);
+        let mut ethtool = Command::new("ethtool");
+        let done = ethtool.args(["-K", dev]).args(features.split(' ')).status();
+        assert!(done.expect("ethtool").success(), "{dev} {features}");
+    }
+
     /// Sets a sysctl of the namespace.
     pub fn sysctl(&self, path: &str, value: &str) {
         self.pristine.set(false);

@@ -128,11 +128,15 @@ fn judge(name: &str, features: &str) -> Vec<Finding> {
         );
         findings.push(Finding::notice("offloads", text).mend(format!("ethtool -K {name} {}", set.join(" "))));
     }
-    for (feature, short) in [("large-receive-offload", "lro"), ("rx-gro-hw", "rx-gro-hw")] {
+    let by_device = "segments merged by the device may not be cut again as they were";
+    let as_list = "spliced segments are merged as lists, which are copied, and dropped before Linux 6.12";
+    for (feature, short, effect) in [
+        ("large-receive-offload", "lro", by_device),
+        ("rx-gro-hw", "rx-gro-hw", by_device),
+        ("rx-gro-list", "rx-gro-list", as_list),
+    ] {
         if on(feature) == Some(true) {
-            let text = format!(
-                "{name}: {short} is on: segments merged by the device may not be cut again as they were"
-            );
+            let text = format!("{name}: {short} is on: {effect}");
             findings.push(Finding::notice("offloads", text).mend(format!("ethtool -K {name} {short} off")));
         }
     }

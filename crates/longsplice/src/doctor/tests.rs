@@ -288,6 +288,10 @@ fn each_fault_is_found_alone_and_its_remedy_named() {
             Fake::good().with("ethtool -k eth0", "rx-gro-hw: on\n"),
             "→ ethtool -K eth0 rx-gro-hw off",
         ),
+        (
+            Fake::good().with("ethtool -k eth0", "rx-gro-list: on\n"),
+            "→ ethtool -K eth0 rx-gro-list off",
+        ),
         (Fake::good().without("ethtool -k eth0"), "→ apt install ethtool"),
         (
             Fake::good().with("/proc/sys/net/ipv4/tcp_sack", "0"),
