@@ -48,6 +48,7 @@ pod!(
     ls_flow,
     ls_handshake,
     ls_entry,
+    ls_leg,
     ls_mark,
     ls_meta,
     ls_move,

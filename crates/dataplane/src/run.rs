@@ -133,17 +133,20 @@ pub(crate) fn question<T: Pod>(program: BorrowedFd<'_>, argument: &T) -> io::Res
 
 /// Runs a syscall program with an argument; returns the program's value.
 pub(crate) fn with_argument(program: BorrowedFd<'_>, argument: &[u8]) -> io::Result<u32> {
+    // The kernel writes the argument back, as the program leaves it.
+    let mut own = argument.to_vec();
     let mut opts = libbpf_sys::bpf_test_run_opts {
         sz: size_of::<libbpf_sys::bpf_test_run_opts>() as libbpf_sys::size_t,
-        ctx_in: argument.as_ptr().cast(),
-        ctx_size_in: argument.len() as u32,
+        ctx_in: own.as_mut_ptr().cast_const().cast(),
+        ctx_size_in: own.len() as u32,
         ..Default::default()
     };
     run(program, &mut opts)
 }
 
 fn run(program: BorrowedFd<'_>, opts: &mut libbpf_sys::bpf_test_run_opts) -> io::Result<u32> {
-    // SAFETY: the callers' buffers outlive the call, and their lengths are right.
+    // SAFETY: the callers' buffers outlive the call, and their lengths are right. What the kernel writes to, the answers and
+    // the argument of a syscall program, is the callers' alone, and writable.
     let err = unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), opts) };
     if err < 0 {
         Err(io::Error::from_raw_os_error(-err))

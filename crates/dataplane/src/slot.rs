@@ -23,8 +23,8 @@ use crate::{
 macro_rules! field {
     ($slot:expr, $($path:tt)+) => {{
         let element = $slot.table.at($slot.index).as_ptr();
-        // SAFETY: an aligned u32 within the mapping, which the table keeps alive; no reference is made, and every access
-        // by this process is atomic.
+        // SAFETY: an aligned u32 within the mapping, which the table keeps alive. No reference is made to the slot, and this
+        // process accesses the field as this atomic only, once `fill` is done.
         unsafe { AtomicU32::from_ptr(&raw mut (*element).$($path)+) }
     }};
 }
@@ -36,11 +36,13 @@ macro_rules! leg_field {
     };
     ($slot:expr, $side:expr, $($path:ident).+ as $atomic:ident) => {{
         let leg = $slot.leg_pointer($side);
-        // SAFETY: an aligned field within the mapping, which the table keeps alive; no reference is made, and every
-        // access by this process is atomic.
+        // SAFETY: an aligned field within the mapping, which the table keeps alive. No reference is made to the leg, and this
+        // process accesses the field as this atomic only, once `fill` is done.
         unsafe { $atomic::from_ptr(&raw mut (*leg).$($path).+) }
     }};
 }
+
+mod copy;
 
 /// Owns a slot of one flow; dropping it frees the slot.
 #[derive(Debug)]
@@ -321,12 +323,6 @@ impl Slot {
         PerSide::from_fn(|side| Leg::from_tuple(&self.leg(side).key))
     }
 
-    /// Copies a leg, while packets pass: each field is whole, the fields may be of different moments.
-    pub(crate) fn leg(&self, side: Side) -> ls_leg {
-        // SAFETY: a valid element; a volatile read of shared memory.
-        unsafe { self.leg_pointer(side).read_volatile() }
-    }
-
     fn leg_pointer(&self, side: Side) -> *mut ls_leg {
         let element = self.table.at(self.index).as_ptr();
         // SAFETY: a valid element, which the table keeps alive; no reference is made.
@@ -401,7 +397,8 @@ impl Slot {
             leg: legs.into(),
             ..Default::default()
         };
-        // SAFETY: a valid element that is free: no packet finds it, and this process has no other owner of it.
+        // SAFETY: a valid element of a free slot: it has rested, so no packet finds it, and this process has no other user of
+        // it, so no atomic access is under way.
         unsafe { self.table.at(self.index).as_ptr().write_volatile(slot) };
         field!(self, mode).store(mode.raw(), Ordering::SeqCst);
     }

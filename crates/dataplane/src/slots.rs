@@ -34,7 +34,8 @@ pub(crate) struct SlotTable {
     grace: Arc<Grace>,
 }
 
-// SAFETY: the mapping is shared memory that lives as long as the table; every access is volatile or atomic.
+// SAFETY: the mapping is shared memory that lives as long as the table. Every access is atomic, except those of a slot's
+// owner to what only it writes (`Slot::fill`, and the keys).
 unsafe impl Send for SlotTable {}
 // SAFETY: as above; the free list has a lock of its own.
 unsafe impl Sync for SlotTable {}
@@ -117,7 +118,8 @@ impl SlotTable {
     /// unless the processor is stopped meanwhile.
     pub(crate) fn mode(&self, index: u32) -> Mode {
         let element = self.at(index).as_ptr();
-        // SAFETY: an aligned u32 within the mapping; no reference is made, and every access by this process is atomic.
+        // SAFETY: an aligned u32 within the mapping. No reference is made to the slot, and this process accesses the field as
+        // this atomic only, once `Slot::fill` is done; no other user asks for the mode of a slot before that.
         let raw = unsafe { AtomicU32::from_ptr(&raw mut (*element).mode) };
         loop {
             match Mode::from_raw(raw.load(Ordering::SeqCst)) {
@@ -147,7 +149,11 @@ mod tests {
     use std::{fs::OpenOptions, os::fd::AsFd};
 
     use super::*;
-    use crate::{grace::tests::Kernel, slot::Slot};
+    use crate::{
+        abi::{PerSide, Pod, Side, ls_leg},
+        grace::tests::Kernel,
+        slot::Slot,
+    };
 
     /// Returns a table that is mapped from an empty file.
     fn table(len: u32, adopted: bool) -> (Arc<SlotTable>, Arc<Grace>, Kernel) {
@@ -202,6 +208,25 @@ mod tests {
         let b = Slot::take(&table, 0).expect("it has rested");
         assert_eq!(b.index(), second);
         drop(c);
+    }
+
+    #[test]
+    fn a_leg_is_copied_whole() {
+        let (table, _grace, _kernel) = table(1, false);
+        let slot = Slot::take(&table, 0).expect("a free one");
+        let legs = PerSide::from_fn(|side| {
+            let bytes: Vec<u8> = (0..size_of::<ls_leg>())
+                .map(|i| (i + 1 + side as usize) as u8)
+                .collect();
+            ls_leg::from_bytes(&bytes).expect("enough bytes")
+        });
+        slot.fill(1, legs, Mode::Track);
+        for side in Side::BOTH {
+            // What only the other layout has is not read.
+            if cfg!(not(feature = "other-layout")) {
+                assert_eq!(slot.leg(side).bytes(), legs[side].bytes(), "{side:?}");
+            }
+        }
     }
 
     #[test]
