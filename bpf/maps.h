@@ -6,7 +6,7 @@
 #include "abi.h"
 #include <bpf/bpf_helpers.h>
 
-/* Both directions of every flow. A look-up by the tuple seen on ingress begins at `buckets` (table.h). */
+/* Both directions of every flow. A look-up by the tuple seen on ingress begins at `buckets` (flow.h). */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 65536);
