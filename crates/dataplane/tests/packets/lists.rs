@@ -36,6 +36,7 @@ fn every_one_of_them_is_translated() {
         flow.net.features("a1", &format!("tso off{summed}"));
         flow.net.features("a0", "gro on rx-gro-list on");
         flow.net.features("b0", "tx off tso off tx-gso-list off");
+        flow.net.features("b1", "gro off");
         let ingress = flow.plane.attach(flow.ifindex(Client), Framing::Ethernet);
         ingress.expect("attached");
         let [sender, receiver] = ["a1", "b1"].map(|name| Tap::with_offload(flow.net.ifindex(name)));
@@ -55,7 +56,7 @@ fn every_one_of_them_is_translated() {
                 sender.send(&whole.bytes_for_offload(), offload);
                 expected.iter().map_while(|_| receiver.next()).collect::<Vec<_>>()
             });
-            assert_eq!(frames.len(), expected.len());
+            assert_eq!(frames.len(), expected.len(), "{counted:?}");
             for (i, (got, expected)) in frames.iter().zip(&expected).enumerate() {
                 assert_frame(got, expected, &format!("segment {i}{summed}"));
             }
