@@ -104,6 +104,20 @@ fn wakeups(bed: &Bed, during: Duration) -> u64 {
     count() - before
 }
 
+/// Returns the CPU time of the daemon over the given time.
+fn cpu_time(bed: &Bed, during: Duration) -> Duration {
+    let used = || -> Duration {
+        let tasks = fs::read_dir(format!("/proc/{}/task", bed.daemon.pid())).unwrap();
+        let of = |task: fs::DirEntry| fs::read_to_string(task.path().join("schedstat")).unwrap_or_default();
+        let nanos = tasks.filter_map(|task| of(task.unwrap()).split_whitespace().next()?.parse::<u64>().ok());
+        Duration::from_nanos(nanos.sum())
+    };
+    let before = used();
+    // This test is about what happens while nothing happens.
+    thread::sleep(during);
+    used() - before
+}
+
 fn resident(bed: &Bed) -> u64 {
     let text = fs::read_to_string(format!("/proc/{}/status", bed.daemon.pid())).unwrap();
     let line = text.lines().find(|line| line.starts_with("RssAnon:")).unwrap();
@@ -122,6 +136,62 @@ fn a_drain_that_waits_for_an_acknowledgement_wakes_rarely_and_then_at_once() {
     bed.daemon
         .wait_state(withheld.client.addresses()[0].port(), &["dormant"]);
     assert_eq!(withheld.client.content(0), withheld.pattern.prefix(SENT as usize));
+}
+
+/// Returns a bed whose connections are spliced by command, and come back after they were idle for so long.
+fn bed_with_idle_limit(name: &str, unsplice: &str) -> Bed {
+    let policy = Policy {
+        splice: "after=1h",
+        detach: "never",
+    };
+    Bed::with(name, Default::default(), policy, |c| {
+        c.with(&format!("unsplice = \"idle={unsplice}\""))
+    })
+}
+
+/// Bytes have passed beside the drain, so that the sockets cannot come back before the old ones are acknowledged.
+#[test]
+fn a_drain_that_outlasts_a_condition_of_time_rests() {
+    let bed = bed_with_idle_limit("wh-time", "1s");
+    let idle = cpu_time(&bed, COUNTED);
+    let mut withheld = withhold_in_drain(&bed);
+    withheld.server.write_all(withheld.pattern.at(SENT, 1)).unwrap();
+    soon("a byte to pass", || bed.daemon.status().segments("forwarded") > 0);
+    let waiting = cpu_time(&bed, 3 * COUNTED);
+    eprintln!("CPU time: {idle:?} in {COUNTED:?} idle, {waiting:?} in thrice that with a drain that waits");
+    assert!(waiting <= 3 * idle + COUNTED / 5, "{idle:?}, {waiting:?}");
+    // The pair comes back as soon as it can.
+    assert_eq!(withheld.client.take_more(SENT + 1), 1);
+    soon("the pair to come back", || {
+        bed.daemon.status().returned("idle") > 0
+    });
+    assert_eq!(
+        withheld.client.content(0),
+        withheld.pattern.prefix(SENT as usize + 1)
+    );
+}
+
+/// A server goes on sending past a drain that waits for its client, for longer than the pair may be idle.
+#[test]
+fn a_pair_whose_segments_pass_beside_a_drain_is_not_idle() {
+    let bed = bed_with_idle_limit("wh-idle", "2s");
+    let mut withheld = withhold_in_drain(&bed);
+    withheld.server.set_nodelay(true).unwrap();
+    let (began, mut sent) = (Instant::now(), SENT);
+    while began.elapsed() < Duration::from_secs(3) {
+        withheld.server.write_all(withheld.pattern.at(sent, 1)).unwrap();
+        sent += 1;
+        thread::sleep(Duration::from_millis(100));
+    }
+    let taken = thread::scope(|scope| {
+        let client = &mut withheld.client;
+        let taking = scope.spawn(|| client.take_more(sent));
+        let port = withheld.flow.client.peer.port();
+        bed.daemon.wait_state(port, &["dormant"]);
+        taking.join().unwrap()
+    });
+    assert_eq!(taken, 1);
+    assert_eq!(withheld.client.content(0), withheld.pattern.prefix(sent as usize));
 }
 
 #[test]

@@ -75,6 +75,7 @@ async fn drain(session: &mut Session<'_>, flow: &mut Flow) -> Result<Drained, Ex
         }
         session.step_beside(flow)?;
         let now = Instant::now();
+        session.note_passing(&flow.directions(), now);
         let at_trap = PerSide::from_fn(|side| session.traps.is_used_up(side, &session.pump));
         let at_trap = (!session.traps.is_closed()).then_some(at_trap);
         let progress = flow.drain_progress(&session.pump, cuts, at_trap)?;
@@ -114,7 +115,12 @@ async fn drain(session: &mut Session<'_>, flow: &mut Flow) -> Result<Drained, Ex
             return Err(Exit::given_up());
         }
         // A shutdown does not stop a drain, which is about to need us no more. The grace period is its limit.
-        let deadlines = [doubted_at, drained_at, flow.notes_latecomers_at()];
+        let deadlines = [
+            doubted_at,
+            drained_at,
+            flow.notes_latecomers_at(),
+            session.traps.next(),
+        ];
         session.wait_draining(flow, &mut looks, &deadlines).await;
     }
 }

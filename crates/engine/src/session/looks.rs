@@ -77,10 +77,7 @@ impl Session<'_> {
     pub(super) async fn wait_draining(&self, flow: &Flow, looks: &mut Looks, deadlines: &[Option<Instant>]) {
         let bounds = looks.bounds(self, deadlines);
         let throttled = self.throttle.wait(&self.pump).map(|time| Instant::now() + time);
-        let until = [throttled, self.traps.next()]
-            .into_iter()
-            .flatten()
-            .fold(bounds.latest, Instant::min);
+        let until = throttled.map_or(bounds.latest, |at| at.min(bounds.latest));
         tokio::select! {
             () = self.pump.ready() => {}
             () = sleep_until(until) => {}

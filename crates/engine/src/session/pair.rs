@@ -257,16 +257,21 @@ impl<'a> Session<'a> {
     }
 
     /// Updates the counters and the idle time from the records. Returns true if both streams have ended, or one end was
-    /// reset. Retransmitted bytes do not count as activity: their receiver may be gone.
+    /// reset.
     pub(super) fn look(&mut self, directions: &PerSide<Direction>, now: Instant) -> bool {
         self.entry.note_translated(directions);
+        self.note_passing(directions, now);
+        directions.iter().any(|d| d.reset) || directions.iter().all(|d| d.fin)
+    }
+
+    /// Notes the activity that the records show. Retransmitted bytes do not count: their receiver may be gone.
+    pub(super) fn note_passing(&mut self, directions: &PerSide<Direction>, now: Instant) {
         let PerSide { client: a, server: b } = directions;
         let seen = [a.end, a.ack, b.end, b.ack];
         if seen != self.seen {
             self.seen = seen;
             self.traps.note_activity(now);
         }
-        directions.iter().any(|d| d.reset) || directions.iter().all(|d| d.fin)
     }
 
     /// Lets the pump read up to the trap of a side, and to `most` if that is nearer.
