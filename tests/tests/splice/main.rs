@@ -24,6 +24,7 @@ mod differential;
 mod families;
 mod firewall;
 mod fragments;
+mod gigabytes;
 mod half_close;
 mod handshake;
 mod interface_down;

@@ -114,7 +114,7 @@ impl<'a> Dormant<'a> {
             let directions = flow.directions();
             let ended = session.look(&directions, now);
             // Rebuilt sockets begin anew; those that cannot be rebuilt come back for a moment.
-            let far = !session.traps.is_closed() && ran_far(directions.map(|d| d.end), cuts);
+            let far = ran_far(directions.map(|d| d.end), cuts);
             let mode = flow.mode();
             if mode == Mode::Undrain {
                 // A firewall may have dropped what woke them: it is sent again.
