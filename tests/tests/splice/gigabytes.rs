@@ -1,11 +1,18 @@
 //! Streams so long that a difference of two sequence numbers no longer says which one is ahead: beyond 2 GiB.
 
-use std::thread;
+use std::{thread, time::Duration};
 
-use longsplice_tests::{Bed, Pair, Policy};
+use longsplice_engine::{Trap, Until};
+use longsplice_tests::{
+    Bed, Pair, Policy, eventually,
+    library::{Depth, Desk},
+};
 
 /// Length of a stream: more than half of the sequence numbers, less than all.
 const LONG: u64 = (2 << 30) + (1 << 28);
+
+/// Time for so much to pass, on a busy machine.
+const LONGEST: Duration = Duration::from_secs(120);
 
 /// Sends a long stream to the client.
 fn send_long(far: &mut Pair) {
@@ -29,4 +36,18 @@ fn a_dormant_pair_comes_back_by_command_behind_gigabytes() {
     pair.exchange(100_000);
     assert_eq!(flow.state, "detached");
     pair.close();
+}
+
+#[test]
+fn the_bytes_of_a_detached_pair_are_counted_beyond_gigabytes() {
+    let desk = Desk::new("gb-count");
+    let (mut far, call) = desk.spliced(Depth::Detached, Until::idle(LONGEST));
+    send_long(&mut far);
+    let port = far.client_port();
+    let id = desk.library.wait_state(port, &[Depth::Detached.state()]).id;
+    assert!(desk.library.unsplice(id).is_none(), "its call has it");
+    eventually("its return", LONGEST, || call.is_over().then_some(()));
+    let returned = call.returned();
+    assert_eq!((returned.why, returned.passed.server), (Trap::Admin, LONG));
+    assert!(returned.bytes_spliced > LONG / 2, "{}", returned.bytes_spliced);
 }

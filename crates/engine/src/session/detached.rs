@@ -69,6 +69,7 @@ pub(super) fn leave<'a>(
         serial,
         legs,
         copied,
+        past: PerSide::both(0),
     })))
 }
 
@@ -84,6 +85,9 @@ impl<'a> Detached<'a> {
                 .next()
                 .map_or(now + LOOK, |at| at.min(now + LOOK));
             let directions = self.legs.map(|leg| self.kernel.plane.direction(leg));
+            let its = |d: &Direction| d.serial == self.serial;
+            let ends = directions.map(|direction| direction.filter(its).map(|d| d.end));
+            self.count_past(ends);
             let over = match directions.complete() {
                 Some((a, b)) if a.serial == self.serial => {
                     let ended = self.session.look(&PerSide::new(a, b), now);
@@ -107,7 +111,7 @@ impl<'a> Detached<'a> {
                 };
                 if self.session.entry.is_to_end() && error.kind() != io::ErrorKind::NotFound {
                     tracing::debug!(flow = self.serial, %error, "it ends without a word to its ends");
-                    return Ok(State::over(self.cut_off(&directions)));
+                    return Ok(State::over(self.cut_off()));
                 }
                 // Log one line for each flow that waits, however often it tries.
                 if retry.is_first() {
@@ -119,7 +123,7 @@ impl<'a> Detached<'a> {
                         %error,
                         "the flow could not come back for {GIVE_UP:?}: both ends are reset by their next segment"
                     );
-                    return Ok(State::over(self.cut_off(&directions)));
+                    return Ok(State::over(self.cut_off()));
                 };
                 next = now + wait;
             }
@@ -139,27 +143,34 @@ impl<'a> Detached<'a> {
         // A reset after both ends have finished only answers a late duplicate.
         let ended = directions.iter().flatten().filter(|d| d.fin).count() == 2;
         let reset = !ended && directions.iter().flatten().any(|d| d.reset);
-        self.closed(directions, reset)
+        self.closed(reset)
     }
 
     /// Removes the records: the next segment of either end is answered by a reset.
-    fn cut_off(self, directions: &PerSide<Option<Direction>>) -> Ended {
+    fn cut_off(self) -> Ended {
         self.kernel.plane.unregister(self.serial, self.legs);
-        self.closed(directions, true)
+        self.closed(true)
     }
 
-    fn closed(mut self, directions: &PerSide<Option<Direction>>, reset: bool) -> Ended {
-        for (side, direction) in Side::BOTH.into_iter().zip(directions) {
-            if let Some(d) = direction {
-                self.note_past(side, d.end);
-            }
-        }
+    fn closed(mut self, reset: bool) -> Ended {
+        self.note_past();
         Ended::Closed(self.session.summary(true, reset))
     }
 
-    fn note_past(&mut self, side: Side, end: Seq) {
-        let past = end.bytes_since(self.copied[side]);
-        self.session.traps.note_past(side, past.into());
+    /// Counts the bytes up to these ends of the streams, each less than 2 GiB behind its end at the last call.
+    fn count_past(&mut self, ends: PerSide<Option<Seq>>) {
+        for side in Side::BOTH {
+            let counted = self.copied[side] + self.past[side] as u32;
+            let more = ends[side].map_or(0, |end| end.bytes_since(counted));
+            self.past[side] += u64::from(more);
+        }
+    }
+
+    /// Adds the counted bytes to those that bypassed the sockets. Conditions of bytes are the programs' until then.
+    fn note_past(&mut self) {
+        for (side, past) in Side::BOTH.into_iter().zip(&mut self.past) {
+            self.session.traps.note_past(side, std::mem::take(past));
+        }
     }
 
     /// Builds the sockets and wakes them.
@@ -178,9 +189,8 @@ impl<'a> Detached<'a> {
                 return Err(error);
             }
         };
-        for side in Side::BOTH {
-            self.note_past(side, flow.leg(side).base);
-        }
+        self.count_past(PerSide::from_fn(|side| Some(flow.leg(side).base)));
+        self.note_past();
         self.session.stats().rebuild.add(started.elapsed());
         Ok(flow)
     }

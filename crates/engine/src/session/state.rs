@@ -81,6 +81,8 @@ pub(super) struct Detached<'a> {
     /// Last byte that the pump had read, by side. A socket that had no room for data it was shown stays behind its cut:
     /// the two ends handle that part themselves.
     pub(super) copied: PerSide<Seq>,
+    /// Bytes counted beyond that: sequence numbers tell no more than 2 GiB.
+    pub(super) past: PerSide<u64>,
 }
 
 /// The sockets are awake, in mode Undrain or Track.
