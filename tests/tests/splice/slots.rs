@@ -1,12 +1,12 @@
-//! Few slots, and ends that never acknowledge the bytes that bypassed the sockets: these flows are given up, and others
-//! get the slots.
+//! Few slots: pairs that came back and are relayed leave theirs to others, and flows are given up whose ends never
+//! acknowledge the bytes that bypassed the sockets.
 
 use std::{io::ErrorKind, thread, time::Duration};
 
 use longsplice_engine::{Returned, Side, SplicerConfig, Until};
 use longsplice_lab::{LineOptions, Namespace, topology::Nodes};
 use longsplice_tests::{
-    Pair, eventually,
+    Bed, Pair, Policy, eventually,
     library::{Depth, Library, at_once, connect, target},
     veth_line,
 };
@@ -99,4 +99,51 @@ fn what_vanished_clients_owe_is_given_up_and_their_slots_are_free() {
     library.wait_state(far.client_port(), &[Depth::Dormant.state()]);
     far.exchange(1);
     assert_eq!(library.splicer().counters().spliced_total, u64::from(SLOTS) + 1);
+}
+
+/// More pairs than there are slots come back one after the other, and are relayed on.
+#[test]
+fn pairs_that_came_back_and_relay_on_need_no_slot() {
+    const SPLICED_FROM: u64 = 10_000;
+    const BUDGET: u64 = 100_000;
+    for detach in ["now", "never"] {
+        let policy = Policy {
+            splice: &format!("after={SPLICED_FROM}"),
+            detach,
+        };
+        let bed = Bed::with("slots-relay", LineOptions::default(), policy, |config| {
+            config
+                .set("max_dormant = 2")
+                .with(&format!("unsplice = \"bytes=server:{BUDGET}\""))
+        });
+        let mut pairs: Vec<Pair> = Vec::new();
+        for round in 1..=6 {
+            let mut pair = bed.connect();
+            pair.exchange_unevenly(0, 2 * SPLICED_FROM);
+            bed.daemon
+                .wait_state(pair.client_port(), &["detached", "dormant"]);
+            // The last bytes meet the trap.
+            pair.exchange_unevenly(0, BUDGET - 2 * SPLICED_FROM);
+            bed.daemon
+                .wait_status("a return", |status| status.resumed_total == round);
+            bed.daemon.wait_state(pair.client_port(), &["relay"]);
+            pairs.push(pair);
+        }
+        // All have numbers of their own now, and are spliced from there once more.
+        for pair in &mut pairs {
+            pair.exchange(SPLICED_FROM / 4);
+        }
+        for pair in &mut pairs {
+            pair.exchange_unevenly(2 * SPLICED_FROM, 0);
+            bed.daemon
+                .wait_state(pair.client_port(), &["detached", "dormant"]);
+            pair.exchange_unevenly(0, BUDGET - SPLICED_FROM / 4);
+            bed.daemon.wait_state(pair.client_port(), &["relay"]);
+            pair.exchange(SPLICED_FROM / 4);
+        }
+        for pair in &mut pairs {
+            pair.close();
+        }
+        bed.daemon.wait_reaped();
+    }
 }

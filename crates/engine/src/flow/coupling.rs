@@ -53,13 +53,18 @@ impl Flow {
         });
     }
 
+    /// Returns true if no end was last offered less than its socket takes.
+    pub(crate) fn is_told(&self) -> bool {
+        Side::BOTH.iter().all(|&side| !is_offered_less(&self.leg(side)))
+    }
+
     /// Stops a coupling, and announces the whole window to ends that were offered less than their sockets take. An end
     /// whose window was closed would probe for it, ever more rarely.
     pub(crate) fn stop_coupling(&self) {
         self.slot().set_coupling(false);
         for side in Side::BOTH {
             let x = self.leg(side);
-            if !x.fin && x.loc_latest - x.tx_edge > 0 {
+            if is_offered_less(&x) {
                 self.announce_one(side, &x);
             }
         }
@@ -170,4 +175,9 @@ impl Flow {
             self.announce_one(side, &self.leg(side));
         }
     }
+}
+
+/// Returns true if an end that may still send was last offered less than its socket takes.
+fn is_offered_less(x: &LegState) -> bool {
+    !x.fin && x.loc_latest - x.tx_edge > 0
 }

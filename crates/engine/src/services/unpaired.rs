@@ -18,7 +18,7 @@ use tokio::{net::TcpStream, time::Instant};
 use crate::flow::{Flow, assess::Place};
 
 /// Time that the slot of a pair is kept after it came back: the pair may be spliced again at once.
-const SHARE: Duration = Duration::from_millis(100);
+pub(crate) const SHARE: Duration = Duration::from_millis(100);
 
 /// Time that sockets are kept open after their owner has closed them, while bytes are unacknowledged.
 const HOLD: Duration = Duration::from_secs(3);
@@ -152,6 +152,11 @@ impl UnpairedLegs {
         self.table.lock().alone.contains_key(&leg)
     }
 
+    /// Parts the legs of a settled flow whose pair is relayed on: the slot is for others.
+    pub(crate) fn part(&self, flow: Flow) {
+        self.table.lock().stand_alone(flow);
+    }
+
     /// Forgets a leg that has become part of a flow.
     pub(crate) fn forget(&self, leg: Leg) {
         self.table.lock().alone.remove(&leg);
@@ -269,11 +274,15 @@ impl Table {
     }
 
     fn part(&mut self, serial: u32) {
-        let Some(awake) = self.take(serial) else {
-            return;
-        };
+        if let Some(awake) = self.take(serial) {
+            self.stand_alone(awake.flow);
+        }
+    }
+
+    /// Gives each leg of a flow a record of its own, and frees the slot.
+    fn stand_alone(&mut self, flow: Flow) {
         let now = Instant::now();
-        for leg in awake.flow.legs() {
+        for leg in flow.legs() {
             // Insert it mapped or not: even without a drain, the kernel half may hold the TSval that its peer was sent.
             self.alone.insert(
                 leg,
@@ -283,6 +292,6 @@ impl Table {
                 },
             );
         }
-        awake.flow.part();
+        flow.part();
     }
 }

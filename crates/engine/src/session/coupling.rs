@@ -60,7 +60,7 @@ impl<'a> Coupling<'a> {
                 if let Some(flow) = flow {
                     flow.stop_coupling();
                     session.entry.set_state(FlowState::Relay);
-                    session.flow = Some(flow);
+                    session.keep_flow(flow);
                 }
                 let Refusal { reason, passing } = refusal;
                 tracing::debug!(flow = %session.id(), %reason, passing, "not spliced");

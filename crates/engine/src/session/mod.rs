@@ -8,6 +8,7 @@ mod exit;
 mod finish;
 mod looks;
 mod pair;
+mod parting;
 mod relaying;
 mod resuming;
 mod state;

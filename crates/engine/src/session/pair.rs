@@ -48,6 +48,14 @@ pub(super) enum Woken {
     Stop,
 }
 
+/// Step on the way to the parting of two legs.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Parting {
+    pub(super) at: Instant,
+    /// True once both ends were told what their sockets take.
+    pub(super) is_announced: bool,
+}
+
 /// Holds a pair and the state that all states of its call share.
 pub(super) struct Session<'a> {
     pub(super) context: &'a Arc<Context>,
@@ -64,8 +72,10 @@ pub(super) struct Session<'a> {
     /// Limit of the relay's queues, for an accelerated pair.
     pub(super) queue: Option<QueueLimit>,
     pub(super) meter: Meter,
-    /// Flow in the kernel half, of a pair that was spliced before.
+    /// Flow in the kernel half, of a pair that was spliced before, or was to be.
     pub(super) flow: Option<Flow>,
+    /// Time at which the legs of that flow part, once it is settled.
+    pub(super) parting: Option<Parting>,
     pub(super) splice: SplicePolicy,
     pub(super) detach: DetachPolicy,
     pub(super) outstanding: Outstanding,
@@ -104,6 +114,8 @@ pub(super) struct Session<'a> {
     pub(super) base_bytes: Option<PerSide<u64>>,
     /// Relayed bytes that have been added to the records.
     pub(super) recorded: PerSide<u64>,
+    /// Bytes of this call that are in the records of a flow whose legs have parted, and not in those of a later one.
+    pub(super) unrecorded: PerSide<u64>,
     /// End of both streams and of their acknowledgements at the last look.
     pub(super) seen: [Seq; 4],
 }
@@ -152,6 +164,7 @@ impl<'a> Session<'a> {
             queue: pair.acceleration.map(|a| QueueLimit::new(a.queue, now)),
             meter: Meter::new(now),
             flow,
+            parting: None,
             splice: pair.splice,
             detach: pair.detach,
             outstanding: pair.outstanding,
@@ -173,6 +186,7 @@ impl<'a> Session<'a> {
             keepalive: PerSide::both(false),
             mappings: Default::default(),
             recorded: PerSide::both(0),
+            unrecorded: PerSide::both(0),
             seen: Default::default(),
         };
         if let Some(handle) = &session.handle {
@@ -243,7 +257,8 @@ impl<'a> Session<'a> {
         }
         for side in Side::BOTH {
             let relayed = self.pump.bytes(side);
-            flow.add_bytes(side, relayed - self.recorded[side]);
+            let before = std::mem::take(&mut self.unrecorded[side]);
+            flow.add_bytes(side, before + relayed - self.recorded[side]);
             self.recorded[side] = relayed;
         }
     }

@@ -118,7 +118,8 @@ impl Session<'_> {
                 return Err(Exit::Idle);
             }
             let settle = (!is_quiescent).then(|| look.next(now));
-            let wake = [wake, self.traps.next(), settle].into_iter().flatten().min();
+            let wake = [wake, self.traps.next(), settle, self.parts_at()];
+            let wake = wake.into_iter().flatten().min();
             if self.wait(wake).await == Woken::Stop {
                 return Err(Exit::stopped());
             }
@@ -164,6 +165,7 @@ impl Session<'_> {
     /// Returns an error if an end was reset, or will never acknowledge the forwarded bytes.
     pub(super) fn try_resolve(&mut self, now: Instant) -> Result<bool, Exit> {
         if self.entry.state() == FlowState::Relay {
+            self.part_in_time(now);
             return Ok(true);
         }
         // A reset that was forwarded right before the sockets were awake has reached neither of them.
@@ -176,6 +178,7 @@ impl Session<'_> {
             if let Some(flow) = &self.flow {
                 flow.resolve();
             }
+            self.part_in_time(now);
         } else if let Some(flow) = self.flow.as_mut()
             && flow.is_hopeless(now, Waiter::Relay)
         {

@@ -61,7 +61,7 @@ fn welcome(session: &mut Session<'_>, flow: Flow) -> bool {
     }
     let comes = flow.welcome(PerSide::from_fn(|side| session.pump.eof(side)));
     session.throttle.take_back(flow.slot());
-    session.flow = Some(flow);
+    session.keep_flow(flow);
     for side in Side::BOTH {
         session.limit_pump(side, None);
         if session.keepalive[side] {
