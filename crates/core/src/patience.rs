@@ -72,15 +72,21 @@ impl Retry {
     /// Returns whether no attempt has failed yet.
     #[must_use]
     pub fn is_first(&self) -> bool {
-        self.waited.is_zero()
+        self.next == FIRST_RETRY
     }
 
     /// Returns how long to wait after an attempt that failed, or `None` once [`GIVE_UP`] was waited in all.
     pub fn after_failure(&mut self) -> Option<Duration> {
-        let wait = self.next;
-        self.next = (2 * wait).min(LAST_RETRY);
+        let wait = self.after_harmless_failure();
         self.waited += wait;
         (self.waited < GIVE_UP).then_some(wait)
+    }
+
+    /// Returns how long to wait after an attempt that failed, and on which nothing depends: it never gives up.
+    pub fn after_harmless_failure(&mut self) -> Duration {
+        let wait = self.next;
+        self.next = (2 * wait).min(LAST_RETRY);
+        wait
     }
 }
 
@@ -135,5 +141,16 @@ mod tests {
         assert!(waits.len() < 80, "{}", waits.len());
         let all: Duration = waits.iter().sum();
         assert!(GIVE_UP - LAST_RETRY <= all && all < GIVE_UP, "{all:?}");
+    }
+
+    #[test]
+    fn attempts_on_which_nothing_depends_have_no_end() {
+        let mut retry = Retry::default();
+        for _ in 0..1_000 {
+            assert!(retry.after_harmless_failure() <= LAST_RETRY);
+            assert!(!retry.is_first());
+        }
+        // A packet waits from now on.
+        assert_eq!(retry.after_failure(), Some(LAST_RETRY));
     }
 }

@@ -11,7 +11,8 @@ use std::{
 
 use longsplice_lab::pattern::Pattern;
 use longsplice_tests::{
-    Bed, Flow, Policy, SOON, accept, addr, eventually, family, patient, rng, silent::Silent, soon, times,
+    Bed, Flow, Pair, Policy, SOON, accept, addr, eventually, family, patient, rng, silent::Silent, soon,
+    times,
 };
 
 /// Length of a request.
@@ -246,23 +247,45 @@ fn an_acknowledgement_that_the_socket_refuses_ends_no_drain() {
     }
 }
 
+/// Opens a second listener, whose connections are detached until this condition, beside one whose drains take the only
+/// slot.
+fn bed_with_one_slot(name: &str, unsplice: &str) -> (Bed, SocketAddr) {
+    let other = SocketAddr::from((family().unspecified(), 8081));
+    let bed = Bed::with(name, Default::default(), Policy::ON_DEMAND_DORMANT, |config| {
+        let target = (addr("198.18.2.1"), 7000).into();
+        config
+            .set("max_dormant = 1")
+            .listener(other, target, "now", "now")
+            .with(&format!("unsplice = \"{unsplice}\""))
+    });
+    let front = SocketAddr::new(bed.front().ip(), other.port());
+    (bed, front)
+}
+
+/// The time of a connection has come, and there is no slot. Its segments pass, so it may come back later.
+#[test]
+fn a_return_that_waits_for_a_slot_harms_no_connection() {
+    let (bed, front) = bed_with_one_slot("wh-late-return", "after=5s");
+    let mut pair = Pair::connect(&bed.net.client, front, &bed.listener);
+    bed.daemon.wait_state(pair.client_port(), &["detached"]);
+    let withheld = withhold_in_drain(&bed);
+    soon("a return in vain", || {
+        bed.daemon.log().contains("the flow stays spliced for now")
+    });
+    thread::sleep(Duration::from_secs(times("LONGSPLICE_SECONDS_WITHOUT_SLOT", 1)));
+    pair.exchange(10_000);
+    assert_eq!(bed.daemon.status().resumed_total, 0);
+    // Ignore an error: as slots are short, the drain may have been given up by itself.
+    let _ = bed.daemon.kill_flow(withheld.flow.id);
+    soon("the return", || bed.daemon.status().returned("elapsed") > 0);
+    pair.exchange(10_000);
+    pair.close();
+}
+
 /// A client repeats a segment that meets a trap, while there is no slot for its flow to come back. It is kept once.
 #[test]
 fn a_held_segment_that_is_repeated_takes_no_more_memory() {
-    let other = SocketAddr::from((family().unspecified(), 8081));
-    let bed = Bed::with(
-        "wh-held",
-        Default::default(),
-        Policy::ON_DEMAND_DORMANT,
-        |config| {
-            let target = (addr("198.18.2.1"), 7000).into();
-            config
-                .set("max_dormant = 1")
-                .listener(other, target, "now", "now")
-                .with("unsplice = \"data=client\"")
-        },
-    );
-    let front = SocketAddr::new(bed.front().ip(), other.port());
+    let (bed, front) = bed_with_one_slot("wh-held", "data=client");
     let mut client = Silent::new(&bed.net, front);
     let mut server = thread::scope(|scope| {
         let serving = scope.spawn(|| {

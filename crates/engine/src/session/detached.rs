@@ -117,7 +117,12 @@ impl<'a> Detached<'a> {
                 if retry.is_first() {
                     tracing::warn!(flow = self.serial, %error, "the flow stays spliced for now");
                 }
-                let Some(wait) = retry.after_failure() else {
+                // While no packet waits for the sockets, all segments pass, and the return may come late.
+                let wait = match self.hold.queue.is_waiting() {
+                    true => retry.after_failure(),
+                    false => Some(retry.after_harmless_failure()),
+                };
+                let Some(wait) = wait else {
                     tracing::warn!(
                         flow = self.serial,
                         %error,
