@@ -214,7 +214,11 @@ fn bytes_in(rate: u64, time: Duration) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use longsplice_core::advisor::Thresholds;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
     use super::*;
+    use crate::{Acceleration, OpenError, Pair, Splicer, SplicerConfig, Until, relay::loopback::connection};
 
     #[test]
     fn a_short_queue_leaves_the_kernel_alone() {
@@ -316,5 +320,53 @@ mod tests {
             let _ = rate_of(n, Duration::ZERO);
             let _ = bytes_in(n, Duration::MAX);
         }
+    }
+
+    /// Carries a stream through an accelerated pair whose server reads slowly. Only this thread has no privileges.
+    #[test]
+    fn a_pair_whose_buffers_cannot_be_set_is_relayed_on() {
+        const BYTES: usize = 16 << 20;
+        let carry = async || {
+            let why = OpenError::Unsupported("a test".into());
+            let splicer = Splicer::relay_only(SplicerConfig::default(), why);
+            let ([mut client, a], [mut server, b]) = (connection().await, connection().await);
+            let pair = Pair::new(a, b).with_acceleration(Acceleration {
+                thresholds: Thresholds::auto(),
+                queue: Duration::from_millis(1),
+            });
+            let call = tokio::spawn(async move { splicer.splice(pair, Until::closed()).await });
+            let sending = tokio::spawn(async move {
+                client.write_all(&vec![7; BYTES]).await?;
+                client.shutdown().await?;
+                client.read_to_end(&mut Vec::new()).await
+            });
+            let (mut piece, mut received) = (vec![0; 64 << 10], 0);
+            loop {
+                match server.read(&mut piece).await? {
+                    0 => break,
+                    n => received += n,
+                }
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            drop(server);
+            sending.await??;
+            call.await??;
+            io::Result::Ok(received)
+        };
+        let relay = move || {
+            rustix::thread::set_capabilities(
+                None,
+                rustix::thread::CapabilitySets {
+                    effective: rustix::thread::CapabilitySet::empty(),
+                    permitted: rustix::thread::CapabilitySet::empty(),
+                    inheritable: rustix::thread::CapabilitySet::empty(),
+                },
+            )?;
+            tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()?
+                .block_on(carry())
+        };
+        assert_eq!(std::thread::spawn(relay).join().unwrap().unwrap(), BYTES);
     }
 }

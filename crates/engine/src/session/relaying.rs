@@ -124,18 +124,22 @@ impl Session<'_> {
                 return Err(Exit::stopped());
             }
             self.step()?;
-            self.limit_queues()?;
+            self.limit_queues();
         }
     }
 
-    /// Sets the buffers of an accelerated pair by the rates of its legs.
-    fn limit_queues(&mut self) -> io::Result<()> {
+    /// Sets the buffers of an accelerated pair by the rates of its legs. A pair whose buffers cannot be set is relayed with
+    /// those of the kernel.
+    fn limit_queues(&mut self) {
         let now = Instant::now();
-        if let Some(queue) = self.queue.as_mut().filter(|queue| queue.is_due(now)) {
-            let infos = assess::infos(&self.pump)?;
-            queue.look(now, &mut self.pump, &infos)?;
+        let Some(queue) = self.queue.as_mut().filter(|queue| queue.is_due(now)) else {
+            return;
+        };
+        let looked = assess::infos(&self.pump).and_then(|infos| queue.look(now, &mut self.pump, &infos));
+        if let Err(error) = looked {
+            tracing::debug!(flow = %self.id(), %error, "the queues of an accelerated pair are not limited");
+            self.queue = None;
         }
-        Ok(())
     }
 
     /// Returns true if too little is left of a budget for another splice.
