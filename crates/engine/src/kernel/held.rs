@@ -1,7 +1,7 @@
 //! Keeps packets that met a trap while there was no socket for them, and injects them once there is one.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, hash_map::Entry},
     io,
     ops::Range,
     sync::{
@@ -243,20 +243,34 @@ pub(crate) struct HeldPackets(Arc<Flows>);
 
 #[derive(Debug, Default)]
 struct Flows {
-    by_serial: Mutex<HashMap<u32, Arc<FlowQueue>>>,
+    by_serial: Mutex<HashMap<u32, Holding>>,
     budget: Arc<Budget>,
 }
 
+/// Queue of a flow, and the number of its guards: the ring's reader has a reference, too, for a moment.
+#[derive(Debug)]
+struct Holding {
+    queue: Arc<FlowQueue>,
+    guards: usize,
+}
+
 impl Flows {
-    fn lock(&self) -> MutexGuard<'_, HashMap<u32, Arc<FlowQueue>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<u32, Holding>> {
         self.by_serial.lock()
     }
 
-    /// Removes a flow when its last holder leaves: then only the map and that holder have a reference.
-    fn forget(&self, serial: u32, queue: &Arc<FlowQueue>) {
+    fn find(&self, serial: u32) -> Option<Arc<FlowQueue>> {
+        self.lock().get(&serial).map(|holding| holding.queue.clone())
+    }
+
+    /// Removes a flow when its last guard leaves.
+    fn leave(&self, serial: u32) {
         let mut flows = self.lock();
-        if Arc::strong_count(queue) <= 2 {
-            flows.remove(&serial);
+        if let Entry::Occupied(mut entry) = flows.entry(serial) {
+            entry.get_mut().guards -= 1;
+            if entry.get().guards == 0 {
+                entry.remove();
+            }
         }
     }
 }
@@ -264,9 +278,15 @@ impl Flows {
 impl HeldPackets {
     /// Holds a flow's packets for as long as the guard lives.
     pub(crate) fn hold(&self, serial: u32) -> HoldGuard {
-        let new = || Arc::new(FlowQueue::new(self.0.budget.clone()));
+        let new = || Holding {
+            queue: Arc::new(FlowQueue::new(self.0.budget.clone())),
+            guards: 0,
+        };
+        let mut flows = self.0.lock();
+        let holding = flows.entry(serial).or_insert_with(new);
+        holding.guards += 1;
         HoldGuard {
-            queue: self.0.lock().entry(serial).or_insert_with(new).clone(),
+            queue: holding.queue.clone(),
             flows: Arc::clone(&self.0),
             serial,
         }
@@ -274,8 +294,8 @@ impl HeldPackets {
 
     /// Tells the task that waits for a flow that it has ended.
     pub(crate) fn ended(&self, serial: u32, end: &FlowEnd) {
-        if let Some(queue) = self.0.lock().get(&serial).filter(|_| end.is_over()) {
-            queue.end();
+        if let Some(holding) = self.0.lock().get(&serial).filter(|_| end.is_over()) {
+            holding.queue.end();
         }
     }
 }
@@ -301,7 +321,7 @@ pub(super) fn start(
                 return;
             };
             for event in batch {
-                let queue = flows.lock().get(&event.serial).cloned();
+                let queue = flows.find(event.serial);
                 match queue {
                     Some(queue) => queue.push(&plane, event),
                     None if event.kind == EventKind::News => {}
@@ -324,7 +344,7 @@ pub(crate) struct HoldGuard {
 
 impl Drop for HoldGuard {
     fn drop(&mut self) {
-        self.flows.forget(self.serial, &self.queue);
+        self.flows.leave(self.serial);
     }
 }
 
@@ -386,6 +406,20 @@ mod tests {
         assert!(flows[0].queue.is_waiting() && !flows[99].queue.is_waiting());
         drop(flows);
         assert!(holding.0.lock().is_empty());
+        assert_eq!(holding.0.budget.0.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn a_flow_whose_last_holder_leaves_while_a_packet_is_kept_is_forgotten() {
+        let holding = HeldPackets::default();
+        let [first, last] = [holding.hold(1), holding.hold(1)];
+        let read = holding.0.find(1).unwrap();
+        drop(first);
+        assert!(holding.0.find(1).is_some());
+        drop(last);
+        assert!(holding.0.find(1).is_none());
+        read.keep(event(Side::Client, 1, 1000));
+        drop(read);
         assert_eq!(holding.0.budget.0.load(Ordering::Relaxed), 0);
     }
 
