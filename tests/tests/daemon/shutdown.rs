@@ -10,6 +10,7 @@ use std::{
 
 use longsplice_lab::Namespace;
 use longsplice_tests::{Bed, Config, Daemon, Policy, addr, family, soon, veth_line};
+use socket2::SockRef;
 
 const BYTES: u64 = 2 << 20;
 const RESET_SOON: Duration = Duration::from_secs(5);
@@ -205,4 +206,31 @@ fn pins_of_another_namespace_are_left_alone() {
     assert_eq!(bed.daemon.status().adopted_total, 1);
     pair.exchange(BYTES);
     pair.close();
+}
+
+/// A pair that came back has ended in order, and its last bytes are still in a socket whose numbers are mapped.
+#[test]
+fn what_a_socket_still_delivers_at_the_end_of_the_daemon_arrives() {
+    const TAIL: u64 = 50_000;
+    let mut bed = bed("term-tail", |c| c);
+    let mut pair = connect(&bed, 8081, "dormant");
+    let port = pair.client_port();
+    bed.daemon.take_back(port, "dormant");
+    // Its window is closed before all is there, as the client reads nothing.
+    SockRef::from(&pair.client.stream)
+        .set_recv_buffer_size(4096)
+        .unwrap();
+    pair.client.finish();
+    pair.server.expect_end();
+    pair.server.send(TAIL);
+    pair.server.finish();
+    soon("the end of the connection for the daemon", || {
+        bed.daemon.flows().is_empty()
+    });
+    let arrived = pair.client.arrived();
+    bed.daemon.terminate();
+    assert_eq!(bed.daemon.join(), Some(0), "{}", bed.daemon.log());
+    assert!(arrived < BYTES + TAIL, "a tail is left");
+    pair.client.receive(TAIL);
+    pair.client.expect_end();
 }

@@ -8,7 +8,7 @@ use std::{
 };
 
 use longsplice_core::reap::{DirectionEnd, FlowEnd as Ending, Reaped, Verdict, verdict};
-use longsplice_dataplane::{Dataplane, Direction, PerSide};
+use longsplice_dataplane::{Dataplane, Direction, Leg, PerSide};
 use rustix::time::{ClockId, clock_gettime};
 use tokio::time::sleep;
 
@@ -142,6 +142,16 @@ pub(crate) fn records(plane: &Dataplane) -> io::Result<HashMap<u32, PerSide<Opti
         }
     })?;
     Ok(flows)
+}
+
+/// Returns true if the programs are needed without a process: by a flow, also one whose sockets reset its ends in a moment,
+/// or by a socket that delivers its last bytes in numbers of its own. If that cannot be found out, they are.
+pub(crate) fn is_in_use(plane: &Dataplane) -> bool {
+    let mut has_flow = false;
+    let scanned = plane.scan_flows(|directions| has_flow |= directions.iter().any(Option::is_some));
+    let lives = |leg: &Leg| plane.inspect(*leg).is_ok();
+    let legs = || plane.legs_alone().map_or(true, |legs| legs.iter().any(lives));
+    scanned.is_err() || has_flow || legs()
 }
 
 /// Removes the records of ended flows. Returns the CPU time that it took to find them.

@@ -50,7 +50,7 @@ impl Context {
         let plane = &kernel.plane;
         self.unpaired.part_all();
         kernel.quarantine.free(plane, Duration::ZERO);
-        if how == Shutdown::EndSpliced || reaper::records(plane).is_ok_and(|r| r.is_empty()) {
+        if how == Shutdown::EndSpliced || !reaper::is_in_use(plane) {
             plane.remove();
         }
         plane.leave();
