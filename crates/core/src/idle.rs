@@ -7,7 +7,8 @@ use crate::policy::{FormatDuration, parse_duration};
 /// Limit of a relayed connection's idle time, and the probes of its ends meanwhile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct IdlePolicy {
-    /// Time without a byte in either direction after which both ends are reset; `None`: never.
+    /// Time without a byte in either direction after which both ends are reset, or spliced if they are accelerated; `None`:
+    /// never.
     pub limit: Option<Duration>,
     /// Probes of the ends; `None`: there are none.
     pub keepalive: Option<Keepalive>,

@@ -83,7 +83,7 @@ pub enum RelayReason {
     System,
 }
 
-/// Reason for which the advisor has a pair spliced. The name is stable: it stands in `status --json` and in metrics.
+/// Reason for which a pair is spliced: the advisor's, or that it is idle. The name is stable: it stands in `status --json` and in metrics.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, Hash, strum::Display, strum::IntoStaticStr, strum::VariantArray,
 )]
@@ -99,6 +99,8 @@ pub enum SpliceReason {
     StandingQueue,
     /// The buffers of this host are the limit, and both ends have larger ones.
     OwnBuffers,
+    /// Nothing has passed for as long as the pair may be idle.
+    Idle,
 }
 
 impl SpliceReason {

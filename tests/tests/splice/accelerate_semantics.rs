@@ -2,6 +2,7 @@
 //! data, keep-alives, errors about long packets; taken over, released, and taken over again, over IPv4 and IPv6.
 
 use std::{
+    fs,
     io::{Read, Write},
     net::TcpStream,
     thread,
@@ -12,7 +13,7 @@ use longsplice_lab::{Emulated, Family, Namespace};
 use longsplice_tests::{Pair, SOON, soon};
 use socket2::{SockRef, TcpKeepalive};
 
-use crate::accelerate::{Behind, Node, long_path};
+use crate::accelerate::{Behind, Node, long_path, totals};
 
 /// State of a connection in its node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -155,6 +156,30 @@ fn keep_alives_are_answered() {
         pair.exchange(100_000);
         pair.close();
     }
+}
+
+/// The node neither probes idle ends nor resets them: it releases them.
+#[test]
+fn an_idle_connection_is_released_unprobed() {
+    let node = Node::new(long_path("acc-idle"), &["--idle-timeout", "3s"]);
+    let mut pair = node.connect();
+    pair.exchange(100_000);
+    let is_probed = || {
+        let probed = node.net.forwarder.run(|| {
+            let sockets = fs::read_to_string("/proc/thread-self/net/tcp").unwrap();
+            let timer = |line: &str| line.split_whitespace().nth(5).unwrap().starts_with("02:");
+            sockets.lines().any(timer)
+        });
+        probed.unwrap()
+    };
+    soon("its release", || {
+        assert!(!is_probed(), "a socket of the node has a keep-alive timer");
+        totals(&node.daemon.status()) == (1, 1)
+    });
+    let released = node.daemon.status().accelerator.unwrap().released_by_reason;
+    assert_eq!(released["idle"], 1, "{released:?}");
+    pair.exchange(100_000);
+    pair.close();
 }
 
 /// Returns the number of packets that a router would have had to fragment, and must not.

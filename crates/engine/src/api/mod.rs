@@ -199,7 +199,8 @@ impl Pair {
     }
 
     /// Sets keep-alive and a timeout for the pair while it is relayed and idle. The engine probes both ends, and resets
-    /// them after too long an idle time ([`Summary::idle`]). Without this call it does neither.
+    /// them after too long an idle time ([`Summary::idle`]). Without this call it does neither. A pair with
+    /// [`Pair::with_acceleration`] is spliced instead of reset.
     #[must_use]
     pub fn with_idle(self, idle: IdlePolicy) -> Pair {
         Pair { idle, ..self }

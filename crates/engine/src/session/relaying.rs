@@ -5,7 +5,7 @@ use std::{io, sync::atomic::Ordering, time::Duration};
 use longsplice_core::{
     advisor::{Advice, LegSample, QueueWatch, Thresholds, advise},
     patience::Waiter,
-    reason::RelayReason,
+    reason::{RelayReason, SpliceReason},
 };
 use longsplice_dataplane::{PerSide, Side};
 use longsplice_repair::{TcpInfo, unread};
@@ -115,7 +115,12 @@ impl Session<'_> {
                 .idle
                 .is_over(now, PerSide::from_fn(|side| self.pump.socket(side)))
             {
-                return Err(Exit::Idle);
+                // The ends of an accelerated pair know nothing of a limit: a router has none.
+                if self.acceleration.is_none() || !can_splice {
+                    return Err(Exit::Idle);
+                }
+                self.note_splice_reason(SpliceReason::Idle);
+                return Ok(());
             }
             let settle = (!is_quiescent).then(|| look.next(now));
             let wake = [wake, self.traps.next(), settle, self.parts_at()];
@@ -263,9 +268,7 @@ impl Session<'_> {
         self.is_quiet = false;
         Ok(match advise(&thresholds, &samples[0], &samples[1], age, bytes) {
             Advice::Splice(reason) => {
-                if let Some(handle) = &self.handle {
-                    handle.set_reason(reason);
-                }
+                self.note_splice_reason(reason);
                 Due::Splice
             }
             Advice::Wait { reason, again } => {
@@ -275,6 +278,12 @@ impl Session<'_> {
                 Due::NotBefore(Some(now + again))
             }
         })
+    }
+
+    fn note_splice_reason(&self, reason: SpliceReason) {
+        if let Some(handle) = &self.handle {
+            handle.set_reason(reason);
+        }
     }
 
     /// Notes the round trips of an accelerated pair in its samples: the lowest ones since it was taken over, and the queues.

@@ -7,7 +7,7 @@ use std::{
 };
 
 use longsplice_engine::{
-    Pair, Side,
+    Keepalive, Pair, Side,
     handshake::{EarlyClient, KnownServers, Opened},
 };
 use parking_lot::Mutex;
@@ -126,7 +126,8 @@ impl Accelerator {
         let round_trip = began.elapsed();
         handle.note_round_trip(Side::Server, round_trip);
         let pair = Pair::new(client, server);
-        self.open(Opened { pair, step, handle });
+        // A forged client is found by probes only.
+        self.open(Opened { pair, step, handle }, Some(Keepalive::default()));
         drop(permit);
     }
 }

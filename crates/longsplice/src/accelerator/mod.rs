@@ -28,7 +28,7 @@ use std::{
 };
 
 use longsplice_engine::{
-    Acceleration, Ended, FlowHandle, Pair, PerSide, Returned, Splicer, Trap, Until,
+    Acceleration, Ended, FlowHandle, IdlePolicy, Keepalive, Pair, PerSide, Returned, Splicer, Trap, Until,
     handshake::{Confirmed, Handshakes, Opened, Taken},
     notrack::Notrack,
     policy::SplicePolicy,
@@ -47,11 +47,7 @@ use self::{
     passed::PassedList,
     release::Carried,
 };
-use crate::{
-    config::{AccelerateConfig, idle_policy},
-    congestion,
-    listener::Shared,
-};
+use crate::{config::AccelerateConfig, congestion, listener::Shared};
 
 pub use counts::{AcceleratorStatus, AgainReason, PassReason};
 pub use passed::{PassedState, PassedThrough};
@@ -152,7 +148,7 @@ impl Accelerator {
     fn take(self: &Arc<Self>, handshakes: &mut Handshakes, packet: &RulePacket) {
         match handshakes.take(packet, |step| self.admission(step)) {
             Ok(Some(Taken::Opened(opened))) => {
-                self.open(opened);
+                self.open(opened, None);
             }
             Ok(Some(Taken::Early(early))) => {
                 let known = handshakes.known_servers().clone();
@@ -185,8 +181,8 @@ impl Accelerator {
         }
     }
 
-    /// Has a task carry a connection that was just taken over.
-    fn open(self: &Arc<Self>, opened: Opened) {
+    /// Has a task carry a connection that was just taken over. `keepalive`: probes of its ends while it is idle.
+    fn open(self: &Arc<Self>, opened: Opened, keepalive: Option<Keepalive>) {
         self.early.prove();
         self.counts.taken_over();
         let Opened { pair, step, handle } = opened;
@@ -206,7 +202,16 @@ impl Accelerator {
             round_trips: handle.round_trips(),
             times: 0,
         };
-        self.carry(Box::new(pair), handle, released);
+        self.carry(Box::new(self.with_idle(pair, keepalive)), handle, released);
+    }
+
+    /// Returns a pair that is released when nothing has passed for too long. The ends probe each other, if they want to: the
+    /// node's probes would reset what a router keeps in an outage.
+    fn with_idle(&self, pair: Pair, keepalive: Option<Keepalive>) -> Pair {
+        pair.with_idle(IdlePolicy {
+            limit: Some(self.config.idle_timeout),
+            keepalive,
+        })
     }
 
     fn set_congestion(&self, socket: impl AsFd, is_inside: bool) -> io::Result<()> {
@@ -236,8 +241,8 @@ impl Accelerator {
             round_trips: PerSide::both(None),
             times: 0,
         });
-        let pair = Box::new(taken_over_again(returned, reason));
-        self.carry(pair, FlowHandle::default(), released);
+        let pair = self.with_idle(taken_over_again(returned, reason), None);
+        self.carry(Box::new(pair), FlowHandle::default(), released);
     }
 
     /// Has a task relay a connection until it ends or is released. `released`: what is known of it then.
@@ -266,11 +271,7 @@ impl Accelerator {
             queue: self.config.queue,
         };
         let splice = |pair: Pair| Box::pin(self.splicer().splice(pair, Until::closed()));
-        let mut call = splice(
-            pair.with_idle(idle_policy(None, None))
-                .with_acceleration(acceleration)
-                .with_handle(&handle),
-        );
+        let mut call = splice(pair.with_acceleration(acceleration).with_handle(&handle));
         loop {
             let over = tokio::select! {
                 ended = &mut call => Some(ended),

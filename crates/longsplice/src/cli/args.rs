@@ -317,6 +317,9 @@ pub struct Accelerate {
     /// Longest time that a byte shall wait inside the node [default: 75ms]
     #[arg(long, value_name = "DURATION")]
     pub queue: Option<Period>,
+    /// Release connections in which nothing has passed for this long, 1s or more [default: 1h]
+    #[arg(long, value_name = "DURATION")]
+    pub idle_timeout: Option<Period>,
     /// How many connections are taken over at once [default: 16384]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     pub max_connections: Option<u32>,

@@ -73,19 +73,9 @@ fn forward_config(args: Forward, common: &Common) -> Result<Config, String> {
     let default = SplicerConfig::default();
     let max_flows = args.max_flows.unwrap_or(default.max_flows);
     let idle_timeout = args.idle_timeout.map_or(default.idle_timeout, |p| p.0);
-    if idle_timeout < Duration::from_secs(1) {
-        return Err(format!(
-            "--idle-timeout {} is too short: use 1s or more",
-            Period(idle_timeout)
-        ));
-    }
+    at_least_a_second("--idle-timeout", Some(idle_timeout))?;
     let relay_idle = args.relay_idle_timeout.map(|p| p.0);
-    if let Some(short) = relay_idle.filter(|time| *time < Duration::from_secs(1)) {
-        return Err(format!(
-            "--relay-idle-timeout {} is too short: use 1s or more",
-            Period(short)
-        ));
-    }
+    at_least_a_second("--relay-idle-timeout", relay_idle)?;
     let unsplice = args.unsplice.unwrap_or_default();
     if let Some(rules::Complaint { message, help }) = rules::unsplice(args.splice, unsplice) {
         return Err(format!("--{message}\n{help}"));
@@ -152,8 +142,17 @@ pub(super) fn accelerate(args: Accelerate, common: &Common) -> Result<ExitCode, 
     serve(Config { admin, log, ..config }, None, replace)
 }
 
+fn at_least_a_second(option: &str, given: Option<Duration>) -> Result<(), String> {
+    match given.filter(|time| *time < Duration::from_secs(1)) {
+        Some(short) => Err(format!("{option} {} is too short: use 1s or more", Period(short))),
+        None => Ok(()),
+    }
+}
+
 /// Converts the arguments into a configuration, with the checks of a file.
 fn accelerate_config(args: Accelerate, common: &Common) -> Result<Config, String> {
+    let idle = args.idle_timeout.map(|p| p.0);
+    at_least_a_second("--idle-timeout", idle)?;
     let default = AccelerateConfig::between(args.inside, args.outside);
     let accelerate = AccelerateConfig {
         inside_congestion: args.inside_congestion,
@@ -166,6 +165,7 @@ fn accelerate_config(args: Accelerate, common: &Common) -> Result<Config, String
             .min_gain
             .map_or(default.min_gain, |gain| (gain * 100.0).round() as u32),
         queue: args.queue.map_or(default.queue, |p| p.0),
+        idle_timeout: idle.unwrap_or(default.idle_timeout),
         max_connections: args.max_connections.unwrap_or(default.max_connections),
         early_accept: args.early_accept,
         standing_queue: args.standing_queue,

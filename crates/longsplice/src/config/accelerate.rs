@@ -26,6 +26,9 @@ const DEFAULT_MIN_GAIN: u32 = 115;
 /// Longest queue inside the node, by default.
 const DEFAULT_QUEUE: Duration = Duration::from_millis(75);
 
+/// Time without a byte after which a connection is released, by default.
+const DEFAULT_IDLE_TIMEOUT: Duration = Duration::from_secs(3_600);
+
 /// Number of connections that are taken over at once, by default.
 const DEFAULT_MAX_CONNECTIONS: u32 = 16_384;
 
@@ -52,6 +55,8 @@ pub struct AccelerateConfig {
     pub min_gain: u32,
     /// Longest time that a byte shall wait inside the node.
     pub queue: Duration,
+    /// Time without a byte after which a connection is released.
+    pub idle_timeout: Duration,
     /// Number of connections that are taken over at once.
     pub max_connections: u32,
     /// Connections whose client is answered before the server.
@@ -120,6 +125,7 @@ pub(super) struct Raw {
     min_rtt: Option<Spanned<Period>>,
     min_gain: Option<Spanned<f64>>,
     queue: Option<Spanned<Period>>,
+    idle_timeout: Option<Spanned<Period>>,
     max_connections: Option<Spanned<i64>>,
     #[serde(default)]
     early_accept: EarlyAccept,
@@ -143,6 +149,7 @@ impl AccelerateConfig {
             min_rtt: DEFAULT_MIN_RTT,
             min_gain: DEFAULT_MIN_GAIN,
             queue: DEFAULT_QUEUE,
+            idle_timeout: DEFAULT_IDLE_TIMEOUT,
             max_connections: DEFAULT_MAX_CONNECTIONS,
             early_accept: EarlyAccept::Never,
             standing_queue: StandingQueue::Release,
@@ -250,6 +257,13 @@ impl Settler<'_> {
             ),
             min_gain: self.gain(raw.min_gain),
             queue: self.period("queue", raw.queue, default.queue, ms, 10 * second),
+            idle_timeout: self.period(
+                "idle_timeout",
+                raw.idle_timeout,
+                default.idle_timeout,
+                second,
+                365 * 86_400 * second,
+            ),
             max_connections: self.count(
                 "max_connections",
                 raw.max_connections.as_ref(),
@@ -336,14 +350,14 @@ mod tests {
     fn every_key_arrives() {
         let read = accelerate(
             "inside = \"a\"\noutside = \"b\"\ninside_congestion = \"reno\"\nto = \"198.18.0.0/15\"\nports = [\"80\", \"443\"]\n\
-             except = \"198.18.9.0/24\"\nmin_rtt = \"20ms\"\nmin_gain = 1.5\nqueue = \"50ms\"\nmax_connections = 9\nearly_accept = \"known\"\nstanding_queue = \"keep\"\n\
+             except = \"198.18.9.0/24\"\nmin_rtt = \"20ms\"\nmin_gain = 1.5\nqueue = \"50ms\"\nidle_timeout = \"5m\"\nmax_connections = 9\nearly_accept = \"known\"\nstanding_queue = \"keep\"\n\
              [[accelerate.class]]\nname = \"gold\"\nnetworks = \"198.18.1.0/24\"",
         )
         .unwrap();
         assert_eq!((read.min_gain, read.max_connections), (150, 9));
         assert_eq!(
-            (read.min_rtt, read.queue),
-            (Duration::from_millis(20), Duration::from_millis(50))
+            (read.min_rtt, read.queue, read.idle_timeout.as_secs()),
+            (Duration::from_millis(20), Duration::from_millis(50), 300)
         );
         assert_eq!(read.inside_congestion.as_deref(), Some("reno"));
         assert_eq!((read.to.len(), read.ports.len(), read.except.len()), (1, 2, 1));
