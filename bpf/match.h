@@ -158,7 +158,7 @@ static long search_step(__u32 step, struct search *search)
 	r = &search->set->rule[n];
 	if (!fits_rule(r, search->packet, search->ifindex))
 		return 0;
-	if (search->let_in && (r->action == LS_A_ASK || r->action == LS_A_COPY)) {
+	if (search->let_in && r->action >= LS_A_ASK) {
 		search->skipped = 1;
 		return 0;
 	}

@@ -7,6 +7,7 @@
 #include <linux/if_packet.h>
 #include <linux/pkt_cls.h>
 #include <stddef.h>
+#include "corrupted.h"
 #include "hold.h"
 #include "intercept.h"
 #include "lists.h"
@@ -115,16 +116,42 @@ static __noinline int translate_by(struct __sk_buff *skb, const struct ls_target
 	return send_by(skb, &scratch->out, &route);
 }
 
-static __always_inline int ask(struct __sk_buff *skb, const struct ls_rule *r)
+/* Returns whether a packet was corrupted, or is not all there. The program sends packets on with checksums
+ * computed anew, so their receiver could not tell. */
+static __always_inline int is_spoilt(struct __sk_buff *skb, struct scratch *scratch)
 {
-	int is_copy = r->action == LS_A_COPY;
-	int lost = tell_program(skb, r, is_copy);
+	__u32 len = skb->len - L3_OFFSET;
 
-	if (is_copy) {
-		note(lost ? LS_R_COPY_LOST : LS_R_COPIED);
+	/* The offset of the payload may be wrong, too: options count as payload here. */
+	scratch->segment.opt_len = 0;
+	return load_headers(skb, &scratch->in) < 0 ||
+	       read_segment(&scratch->in, &scratch->segment, skb->gso_size ? len : ip_length(&scratch->in),
+			    len) != SEGMENT ||
+	       is_corrupted(skb);
+}
+
+static __always_inline int copy(struct __sk_buff *skb, const struct ls_rule *r)
+{
+	note(tell_program(skb, r, 1) ? LS_R_COPY_LOST : LS_R_COPIED);
+	return NEXT;
+}
+
+static __always_inline int ask(struct __sk_buff *skb, const struct ls_rule *r, const struct tcp_packet *p,
+			       struct scratch *scratch)
+{
+	if (!p->fragment && is_spoilt(skb, scratch)) {
+		note(LS_R_DROP_CHECKSUM);
+		return TC_ACT_SHOT;
+	}
+	if (!tell_program(skb, r, 0)) {
+		note(LS_R_ASKED);
+		return TC_ACT_SHOT;
+	}
+	if (r->action == LS_A_ASK_OR_PASS) {
+		note(LS_R_ASK_LOST);
 		return NEXT;
 	}
-	note(lost ? LS_R_DROP_ASK : LS_R_ASKED);
+	note(LS_R_DROP_ASK);
 	return TC_ACT_SHOT;
 }
 
@@ -141,13 +168,15 @@ static __always_inline int act(struct __sk_buff *skb, const struct tcp_packet *p
 	case LS_A_DELIVER:
 		note(intercept(skb, p, target, &is_awaited));
 		if (is_awaited)
-			note(tell_program(skb, r, 1) ? LS_R_COPY_LOST : LS_R_COPIED);
+			copy(skb, r);
 		return NEXT;
 	case LS_A_TRANSLATE:
 		return p->fragment ? untranslatable() : translate_by(skb, target, scratch);
 	case LS_A_ASK:
+	case LS_A_ASK_OR_PASS:
+		return ask(skb, r, p, scratch);
 	case LS_A_COPY:
-		return ask(skb, r);
+		return copy(skb, r);
 	default:
 		note(LS_R_PASSED);
 		return NEXT;

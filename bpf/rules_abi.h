@@ -21,8 +21,10 @@ enum ls_rule_action {
 	LS_A_COUNT = 2,	    /* and continue with the next rule */
 	LS_A_DELIVER = 3,   /* give to the listener at `target` */
 	LS_A_TRANSLATE = 4, /* translate by the record at `target` */
-	LS_A_ASK = 5,	    /* put into the ring, and drop here */
-	LS_A_COPY = 6,	    /* put a copy into the ring, and pass on */
+	/* These and all that follow put packets into the ring: not again what a program has let in. */
+	LS_A_ASK = 5,	      /* put into the ring, and drop here */
+	LS_A_COPY = 6,	      /* put a copy into the ring, and pass on */
+	LS_A_ASK_OR_PASS = 7, /* put into the ring, and drop here; pass on if the ring is full */
 };
 
 /* Entry of a set. Addresses are 16 bytes as on the wire, IPv4 ones v4-mapped; a mask of zeros matches every
@@ -105,6 +107,8 @@ enum ls_rule_verdict {
 	LS_R_COPIED,	     /* copy: the program gets a copy */
 	LS_R_COPY_LOST,	     /* copy: the ring was full: untouched */
 	LS_R_DROP_ASK,	     /* ask: the ring was full, or the packet too long */
+	LS_R_ASK_LOST,	     /* ask or pass: the same: untouched */
+	LS_R_DROP_CHECKSUM,  /* ask, ask or pass: a wrong checksum */
 	LS_R_ODD,	     /* a later fragment, or headers cut short: untouched */
 	LS_R_COUNT,
 };

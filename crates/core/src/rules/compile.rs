@@ -55,6 +55,7 @@ pub enum Verb {
     Deliver(usize),
     Translate(usize),
     Ask,
+    AskOrPass,
     Copy,
 }
 
@@ -207,6 +208,7 @@ fn verbs(program: &mut Program, rule: &Rule) -> Result<Vec<(Option<Family>, Verb
         // A limit has no entries.
         Action::Count | Action::Limit { .. } => vec![(None, Verb::Count)],
         Action::Ask => vec![(None, Verb::Ask)],
+        Action::AskOrPass => vec![(None, Verb::AskOrPass)],
         Action::Copy => vec![(None, Verb::Copy)],
         Action::Follow => vec![(None, Verb::Deliver(target(Target::Listener(None))?))],
         Action::Translate(t) => {

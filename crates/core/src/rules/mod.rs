@@ -89,8 +89,10 @@ pub enum Action {
     Follow,
     /// The packet is sent on with other headers.
     Translate(Translation),
-    /// Only a program gets the packet.
+    /// Only a program gets the packet. It is dropped if the program does not keep up, or if its checksum is wrong.
     Ask,
+    /// Only a program gets the packet, as with [`Action::Ask`]. It goes on if the program does not keep up.
+    AskOrPass,
     /// A program gets a copy; the packet goes on, and no further rule is compared.
     Copy,
 }

@@ -66,6 +66,7 @@ fn entry(e: &Entry, ifindex: impl Fn(&str) -> Option<u32>) -> ls_rule {
         Verb::Deliver(place) => (A::LS_A_DELIVER, place),
         Verb::Translate(place) => (A::LS_A_TRANSLATE, place),
         Verb::Ask => (A::LS_A_ASK, 0),
+        Verb::AskOrPass => (A::LS_A_ASK_OR_PASS, 0),
         Verb::Copy => (A::LS_A_COPY, 0),
     };
     let halves = |n: Ipv6Net| (halves(n.addr().to_bits()), halves(n.netmask().to_bits()));

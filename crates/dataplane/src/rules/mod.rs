@@ -52,6 +52,8 @@ const NAMES: &[(V, &str)] = &[
     (V::LS_R_COPIED, "copied"),
     (V::LS_R_COPY_LOST, "copy_lost"),
     (V::LS_R_DROP_ASK, "drop_ask"),
+    (V::LS_R_ASK_LOST, "ask_lost"),
+    (V::LS_R_DROP_CHECKSUM, "drop_checksum"),
     (V::LS_R_ODD, "odd"),
 ];
 // Require a name for each verdict: without it, a drop would be invisible.

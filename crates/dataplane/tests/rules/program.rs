@@ -7,7 +7,7 @@ use crate::{
     frames::frame,
     support::{
         flow::SHOT,
-        packet::{Packet, SYN, pattern},
+        packet::{ETH, Packet, SYN, pattern},
     },
     ways::{Ways, rule, to},
 };
@@ -60,8 +60,40 @@ fn a_program_that_does_not_keep_up_is_passed_by() {
         assert!(fit < 10_000, "the ring has an end");
     }
     ways.gives(&packet, "drop_ask", SHOT);
+    ways.set(&[rule(Match::default(), Action::AskOrPass)]);
+    ways.leaves(&packet, "ask_lost");
     ways.set(&[rule(Match::default(), Action::Copy)]);
     ways.leaves(&packet, "copy_lost");
     assert_eq!(ring.take().unwrap().len(), fit);
     ways.leaves(&packet, "copied");
+    ways.set(&[rule(Match::default(), Action::AskOrPass)]);
+    ways.gives(&packet, "asked", SHOT);
+}
+
+/// What the program sends on has a checksum computed anew, which would hide the damage from its receiver.
+#[test]
+fn a_program_is_not_asked_about_what_was_corrupted() {
+    let ways = Ways::new(&[rule(Match::default(), Action::Ask)]);
+    let mut ring = ways.rules.packets().unwrap();
+    for action in [Action::Ask, Action::AskOrPass] {
+        ways.set(&[rule(Match::default(), action)]);
+        for [from, to] in [
+            ["198.18.1.2:1", "198.18.2.2:2"],
+            ["[2001:db8:1::2]:1", "[2001:db8:2::2]:2"],
+        ] {
+            let good = frame(from, to, SYN).bytes();
+            let is_protected = |at: &usize| from.contains('.') || *at >= ETH + 4 && *at != ETH + 7;
+            for damaged in (ETH + 1..good.len()).filter(is_protected) {
+                let mut bad = good.clone();
+                bad[damaged] ^= 0x04;
+                let (verdicts, _) = ways.verdicts_of(&bad);
+                assert!(!verdicts.contains_key("asked"), "byte {damaged}: {verdicts:?}");
+            }
+            let mut bad = good.clone();
+            *bad.last_mut().unwrap() ^= 1;
+            ways.gives(&bad, "drop_checksum", SHOT);
+            ways.gives(&good, "asked", SHOT);
+        }
+    }
+    assert_eq!(ring.take().unwrap().len(), 4);
 }

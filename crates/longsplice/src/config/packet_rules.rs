@@ -52,6 +52,7 @@ enum Verb {
     Follow,
     Translate,
     Ask,
+    AskOrPass,
     Copy,
 }
 
@@ -204,6 +205,7 @@ fn action(raw: &Raw, source: &Source<'_>, wrong: &mut Vec<Diagnostic>) -> Action
         (Verb::Count, ..) => Action::Count,
         (Verb::Follow, ..) => Action::Follow,
         (Verb::Ask, ..) => Action::Ask,
+        (Verb::AskOrPass, ..) => Action::AskOrPass,
         (Verb::Copy, ..) => Action::Copy,
         _ => Action::Pass,
     }

@@ -80,7 +80,7 @@ pub fn rules(clients: &str, servers: &str, to: &[Network], ports: &[Ports]) -> V
         action,
     };
     vec![
-        rule(format!("{clients} opens"), forth.clone(), Action::Ask),
+        rule(format!("{clients} opens"), forth.clone(), Action::AskOrPass),
         rule(format!("{servers} answers"), answer, Action::Ask),
         rule(format!("{clients} toward the server"), forth, Action::Follow),
         rule(format!("{servers} toward the client"), back, Action::Follow),
