@@ -30,7 +30,11 @@ static __always_inline struct bpf_sock *find_socket(struct __sk_buff *skb, const
 	return bpf_skc_lookup_tcp(skb, &t, sizeof(t.ipv6), BPF_F_CURRENT_NETNS, 0);
 }
 
-/* Marks sockets whose next segment a program in user space awaits: it gets a copy. */
+/* Marks sockets whose segments a program in user space awaits: it gets a copy of the next one, or of all
+ * until it removes the mark. */
+#define AWAIT_NEXT 1
+#define AWAIT_ALL  2
+
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -65,8 +69,16 @@ static __always_inline int is_awaited_tuple(const struct ls_tuple *tuple)
 	return n && *n && !bpf_map_delete_elem(&awaited_tuples, tuple);
 }
 
+/* Returns whether a segment of this socket is awaited. */
+static __always_inline int is_awaited_socket(struct bpf_sock *sk)
+{
+	__u32 *awaits = bpf_sk_storage_get(&awaited_sockets, sk, NULL, 0);
+
+	return awaits && (*awaits == AWAIT_ALL || !bpf_sk_storage_delete(&awaited_sockets, sk));
+}
+
 /* Returns the state of the connection's own socket (enum BPF_TCP_*); 0: there is none. Tells in *is_awaited
- * whether the segment was awaited; the next one is not. */
+ * whether the segment was awaited. */
 static __always_inline __u32 state_of(struct __sk_buff *skb, const struct tcp_packet *p, int *is_awaited)
 {
 	struct bpf_sock *sk = find_socket(skb, p, p->tuple.daddr, p->tuple.dport);
@@ -75,8 +87,8 @@ static __always_inline __u32 state_of(struct __sk_buff *skb, const struct tcp_pa
 	if (!sk)
 		return 0;
 	state = sk->state;
-	if (is_awaited && bpf_sk_storage_get(&awaited_sockets, sk, NULL, 0))
-		*is_awaited = !bpf_sk_storage_delete(&awaited_sockets, sk);
+	if (is_awaited)
+		*is_awaited = is_awaited_socket(sk);
 	bpf_sk_release(sk);
 	return state == BPF_TCP_LISTEN ? 0 : state;
 }

@@ -108,6 +108,12 @@ impl Silent {
     /// Returns the number of connections that took so much; the others were reset, or did not get it within a minute
     /// ([`patient`]).
     pub fn ask(&mut self, n: u16, request: &[u8], most: u64) -> usize {
+        self.knock(n);
+        self.take(request, most)
+    }
+
+    /// Sends the SYNs of `n` connections, and nothing more.
+    pub fn knock(&mut self, n: u16) {
         let first = FIRST_PORT + self.connections.len() as u16;
         for port in first..first + n {
             let connection = Connection {
@@ -121,7 +127,15 @@ impl Silent {
             self.connections.insert(port, connection);
             self.say(port, SYN, &[]);
         }
-        self.take(request, most)
+    }
+
+    /// Refuses the answers to the SYNs, as a host does that has sent none.
+    pub fn refuse(&mut self) {
+        for port in self.ports() {
+            let mut connection = self.connections[&port].clone();
+            connection.next = connection.next.wrapping_add(1);
+            self.send(port, &connection, self.clock(), RST, &[]);
+        }
     }
 
     /// Makes all of them take more, up to `most` bytes each; returns the number of those that have so much.

@@ -59,6 +59,15 @@ const NAMES: &[(V, &str)] = &[
 // Require a name for each verdict: without it, a drop would be invisible.
 const _: () = assert!(NAMES.len() == V::LS_R_COUNT.0 as usize);
 
+/// Values of the map of awaited sockets (bpf/intercept.h): the next segment is awaited, or all are.
+const AWAIT_NEXT: u32 = 1;
+const AWAIT_ALL: u32 = 2;
+
+/// Returns the key of a socket in a map of sockets.
+fn key_of(socket: impl AsFd) -> [u8; 4] {
+    socket.as_fd().as_raw_fd().to_ne_bytes()
+}
+
 /// Bits of a packet's mark (`skb->mark`) that route it to this host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mark {
@@ -247,9 +256,26 @@ impl Rules {
     /// # Errors
     /// Returns an error if the kernel has no memory for it.
     pub fn await_segment(&self, socket: impl AsFd) -> Result<(), Error> {
-        let fd = socket.as_fd().as_raw_fd().to_ne_bytes();
+        self.set_awaited(socket, AWAIT_NEXT)
+    }
+
+    /// Puts copies of all segments that reach this socket by a rule into the ring, until [`Rules::forget_segments`].
+    ///
+    /// # Errors
+    /// Returns an error if the kernel has no memory for it.
+    pub fn await_segments(&self, socket: impl AsFd) -> Result<(), Error> {
+        self.set_awaited(socket, AWAIT_ALL)
+    }
+
+    /// Awaits no segment of this socket any more.
+    pub fn forget_segments(&self, socket: impl AsFd) {
+        // There is no mark if the awaited segment has come.
+        let _ = self.awaited_sockets.delete(&key_of(socket));
+    }
+
+    fn set_awaited(&self, socket: impl AsFd, awaits: u32) -> Result<(), Error> {
         self.awaited_sockets
-            .update(&fd, &1_u32.to_ne_bytes(), MapFlags::ANY)
+            .update(&key_of(socket), &awaits.to_ne_bytes(), MapFlags::ANY)
             .map_err(|e| Error::from_bpf("cannot await the segment of a socket", &e))
     }
 

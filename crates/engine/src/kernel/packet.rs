@@ -14,7 +14,7 @@ pub(crate) const TCP_HEADER: usize = 20;
 const TTL: u8 = 64;
 const TCP: u8 = 6;
 pub(crate) const FLAG_FIN: u8 = 0x01;
-const FLAG_RST: u8 = 0x04;
+pub(crate) const FLAG_RST: u8 = 0x04;
 pub(crate) const FLAG_PSH: u8 = 0x08;
 pub(crate) const FLAG_ACK: u8 = 0x10;
 

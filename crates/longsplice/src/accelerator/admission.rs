@@ -91,6 +91,9 @@ impl Accelerator {
         if self.closing.load(Ordering::Relaxed) {
             return Some(PassReason::Shutdown);
         }
+        if step.is_beyond_limit || step.unconfirmed >= self.most_unconfirmed() {
+            return Some(PassReason::Limit);
+        }
         if step.has_unknown_options {
             return Some(PassReason::Options);
         }
@@ -98,13 +101,10 @@ impl Accelerator {
             if is_own(step.server.ip()) || is_own(step.client.ip()) {
                 return Some(PassReason::OwnAddress);
             }
-            if step.is_beyond_limit {
-                return Some(PassReason::Limit);
-            }
             if let Some(reason) = self.objection_of_distance(step, None) {
                 return Some(reason);
             }
-            let open = self.carried.lock().len();
+            let open = self.carried.lock().len() + step.unconfirmed;
             let most = self.config.max_connections as usize;
             // A released connection counts until its old bytes are delivered: leave some room for that.
             let is_full =
@@ -129,6 +129,12 @@ impl Accelerator {
             (Some(one), Some(other)) if one != other => self.objection_of_distance(step, answer.round_trip),
             _ => Some(PassReason::OneSide),
         }
+    }
+
+    /// Returns how many connections may wait for their client's acknowledgement: a part of `max_connections`, since the
+    /// clients may be forged addresses.
+    fn most_unconfirmed(&self) -> usize {
+        (self.config.max_connections as usize / 4).max(16)
     }
 
     /// Objects to a connection that would gain nothing, if the distances of both ends are known: by this measurement of

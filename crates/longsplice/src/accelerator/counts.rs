@@ -27,6 +27,8 @@ pub enum PassReason {
     OwnAddress,
     /// Only one direction of its handshake passes this node.
     Asymmetric,
+    /// The client has not acknowledged the answer of its server for 20 s.
+    Unconfirmed,
     /// Both legs together are as short as `min_rtt`.
     ShortPath,
     /// One leg is nearly all of the path: less than `min_gain` is to be gained.

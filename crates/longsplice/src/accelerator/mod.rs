@@ -22,7 +22,7 @@ use std::{
     os::fd::AsFd,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -36,6 +36,7 @@ use longsplice_engine::{
     rules::{RulePacket, RulePackets, RulesError},
 };
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 
 use self::{
     admission::{Interfaces, Place},
@@ -70,6 +71,10 @@ pub struct Accelerator {
     next: AtomicU64,
     /// True while the daemon shuts down: no further connection is taken over.
     closing: AtomicBool,
+    /// Tells the task that reads handshakes of the shutdown.
+    stops: Notify,
+    /// Number of connections whose client has not acknowledged the answer.
+    unconfirmed: AtomicUsize,
     /// True while connections are released because memory runs short.
     relieving: AtomicBool,
     early: EarlyAnswers,
@@ -102,6 +107,8 @@ impl Accelerator {
             carried: Mutex::default(),
             next: AtomicU64::new(0),
             closing: AtomicBool::new(false),
+            stops: Notify::new(),
+            unconfirmed: AtomicUsize::new(0),
             relieving: AtomicBool::new(false),
             early: EarlyAnswers::new(),
         });
@@ -130,46 +137,73 @@ impl Accelerator {
         let mut handshakes = Handshakes::new(self.splicer());
         loop {
             let next = tokio::select! {
-                next = packets.next() => next,
-                () = handshakes.due() => {
-                    handshakes.look();
-                    continue;
+                next = packets.next() => Some(next),
+                () = handshakes.due() => None,
+                () = self.stops.notified() => {
+                    let passed = handshakes.pass_unconfirmed();
+                    passed.into_iter().for_each(|taken| self.see(&handshakes, taken));
+                    None
                 }
             };
             match next {
-                Ok(some) => some.iter().for_each(|packet| self.take(&mut handshakes, packet)),
-                Err(error) => {
+                Some(Ok(some)) => some.iter().for_each(|packet| self.take(&mut handshakes, packet)),
+                Some(Err(error)) => {
                     return tracing::error!(%error, "handshakes cannot be read any more: restart the daemon");
                 }
+                None => {
+                    let seen = handshakes.look();
+                    seen.into_iter().for_each(|taken| self.see(&handshakes, taken));
+                }
             }
+            self.unconfirmed
+                .store(handshakes.unconfirmed(), Ordering::Relaxed);
         }
     }
 
     fn take(self: &Arc<Self>, handshakes: &mut Handshakes, packet: &RulePacket) {
         match handshakes.take(packet, |step| self.admission(step)) {
-            Ok(Some(Taken::Opened(opened))) => {
-                self.open(opened, None);
-            }
-            Ok(Some(Taken::Early(early))) => {
-                let known = handshakes.known_servers().clone();
-                tokio::spawn(Arc::clone(self).connect_early(early, known));
-            }
-            Ok(Some(Taken::Confirmed(Confirmed {
-                client, round_trip, ..
-            }))) => self.note_distance(client, Some(round_trip)),
-            Ok(Some(Taken::Passed(step))) => {
-                self.early.prove();
-                self.note_distance(step.server, step.answer.and_then(|answer| answer.round_trip));
-            }
-            Ok(Some(Taken::HalfSeen { client, server })) => {
-                if !self.passed.lock().holds((client, server), PassReason::Asymmetric) {
-                    self.pass_through((client, server), PassReason::Asymmetric);
-                }
-            }
+            Ok(Some(taken)) => self.see(handshakes, taken),
             Ok(None) => self.notrack.look(),
             Err(error) => {
                 self.counts.passed_through(PassReason::System);
                 tracing::debug!(%error, "a handshake could not be completed: its ends try again");
+            }
+        }
+    }
+
+    /// Acts on what has become of a handshake.
+    fn see(self: &Arc<Self>, handshakes: &Handshakes, taken: Taken) {
+        match taken {
+            Taken::Opened(opened) => {
+                self.note_distance(opened.step.client, opened.handle.round_trips().client);
+                self.open(opened, None);
+            }
+            Taken::Early(early) => {
+                let known = handshakes.known_servers().clone();
+                tokio::spawn(Arc::clone(self).connect_early(early, known));
+            }
+            Taken::Confirmed(Confirmed {
+                client, round_trip, ..
+            }) => self.note_distance(client, Some(round_trip)),
+            Taken::Passed(step) => {
+                self.early.prove();
+                self.note_distance(step.server, step.answer.and_then(|answer| answer.round_trip));
+            }
+            Taken::HalfSeen { client, server } => {
+                if !self.passed.lock().holds((client, server), PassReason::Asymmetric) {
+                    self.pass_through((client, server), PassReason::Asymmetric);
+                }
+            }
+            Taken::Unconfirmed { client, server } => {
+                self.pass_through((client, server), PassReason::Unconfirmed);
+            }
+            Taken::Refused {
+                client,
+                server,
+                error,
+            } => {
+                tracing::debug!(%error, "the sockets of a connection were refused");
+                self.pass_through((client, server), PassReason::System);
             }
         }
     }

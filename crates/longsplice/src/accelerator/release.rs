@@ -112,10 +112,11 @@ impl Accelerator {
     /// at most `time`. Returns the number of connections that it still has.
     pub(crate) async fn close(&self, time: Duration) -> usize {
         self.closing.store(true, Ordering::Relaxed);
+        self.stops.notify_one();
         let until = Instant::now() + time;
         loop {
             // Wait for those that cannot be asked yet: answered early, or with a task that has not begun.
-            let connecting = self.early.connecting();
+            let connecting = self.early.connecting() + self.unconfirmed.load(Ordering::Relaxed);
             let (flows, unnamed) = {
                 let carried = self.carried.lock();
                 let flows: Vec<_> = carried.values().filter_map(|c| c.handle.id()).collect();

@@ -230,6 +230,23 @@ impl Keeper {
         })
     }
 
+    /// Delivers copies of all segments that reach a socket by a rule, until [`RuleManager::forget_segments`].
+    ///
+    /// # Errors
+    /// Returns an error without rules.
+    pub(crate) fn await_segments(&self, socket: impl AsFd) -> io::Result<()> {
+        let loaded = self.state.lock().loaded.clone();
+        let rules = loaded.ok_or(io::ErrorKind::Unsupported)?;
+        rules.await_segments(socket).map_err(io::Error::other)
+    }
+
+    /// Awaits no segment of this socket any more.
+    pub(crate) fn forget_segments(&self, socket: impl AsFd) {
+        if let Some(loaded) = self.state.lock().loaded.clone() {
+            loaded.forget_segments(socket);
+        }
+    }
+
     /// Delivers a copy of the next acknowledgement from `leg.peer` to `leg.local` that meets a rule that follows, and finds no
     /// socket. Does nothing without rules.
     pub(crate) fn await_segment_of(&self, leg: Leg) -> io::Result<()> {

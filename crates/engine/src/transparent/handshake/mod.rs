@@ -9,12 +9,15 @@
 //! The handler sets [`rules`], routes the packets that they mark to this host ([`Routing`](crate::transparent::intercept::Routing)),
 //! and passes each of the [`Splicer::rule_packets`] that they ask about to [`Handshakes::take`].
 
+mod answer;
+mod following;
 mod known_servers;
 mod opening;
 mod overdue;
 mod pending;
 mod sockets;
 mod step;
+mod unconfirmed;
 
 use std::{
     collections::HashMap,
@@ -27,10 +30,11 @@ use longsplice_dataplane::{Side, monotonic};
 use tokio::net::TcpStream;
 
 use self::{
+    following::Following,
     opening::{ACK, Opening, SYN},
     overdue::Overdue,
     pending::{Answered, Ends, Pending, Stage, leg_of},
-    sockets::{acknowledgement, build, confirmation, toward_client},
+    sockets::toward_client,
 };
 use crate::{
     FlowHandle, Splicer,
@@ -98,6 +102,10 @@ pub struct Handshakes {
     servers: KnownServers,
     /// Those whose client may have its answer from elsewhere.
     overdue: Overdue,
+    /// Number of those whose client has not acknowledged the answer.
+    unconfirmed: usize,
+    /// Time of the last look at these.
+    tended: Instant,
     /// Time of the last search for old ones.
     swept: Instant,
     /// Time at which a handshake was last not remembered.
@@ -113,6 +121,8 @@ impl Handshakes {
             unanswered: 0,
             servers: KnownServers::default(),
             overdue: Overdue::new(splicer),
+            unconfirmed: 0,
+            tended: Instant::now(),
             swept: Instant::now(),
             overflowed: None,
         }
@@ -141,27 +151,35 @@ impl Handshakes {
         match Opening::read(&packet.packet) {
             Some(syn) if syn.flags == SYN => self.take_syn(packet, syn, admit),
             Some(answer) if answer.flags == SYN | ACK => self.take_answer(packet, answer, admit),
-            _ if packet.copy => Ok(self.take_awaited(packet)),
+            _ if packet.copy => self.take_awaited(packet),
             _ => self.splicer.let_in(packet).map(|()| None),
         }
     }
 
     /// Waits until [`Handshakes::look`] is due. Cancel-safe.
     pub async fn due(&self) {
-        self.overdue.due().await;
+        tokio::select! {
+            () = self.overdue.due() => {}
+            () = self.unconfirmed_are_due() => {}
+        }
     }
 
     /// Looks for SYNs that have had no answer for a while: the next acknowledgement of their client shows that it has an
-    /// answer, which takes another way ([`Taken::HalfSeen`]).
-    pub fn look(&mut self) {
+    /// answer, which takes another way ([`Taken::HalfSeen`]). Lets connections pass through whose client has not
+    /// acknowledged the answer ([`Taken::Unconfirmed`]).
+    #[must_use]
+    pub fn look(&mut self) -> Vec<Taken> {
         let is_unanswered = |ends: &Ends| self.pending.get(ends).is_some_and(Pending::is_unanswered);
         self.overdue.look(is_unanswered);
+        self.tend_unconfirmed()
     }
 
     /// Forgets handshakes that were begun too long ago, at most once a second.
     fn forget_old(&mut self) {
         if self.swept.elapsed() >= SWEEP {
-            self.pending.retain(|_, p| p.since.elapsed() < PATIENCE);
+            let is_waiting = |p: &Pending| matches!(p.stage, Stage::Unconfirmed(_));
+            self.pending
+                .retain(|_, p| p.since.elapsed() < PATIENCE || is_waiting(p));
             self.overdue.retain(|ends| self.pending.contains_key(ends));
             self.unanswered = self.pending.values().filter(|p| p.is_unanswered()).count();
             self.swept = Instant::now();
@@ -180,8 +198,11 @@ impl Handshakes {
             match &mut known.stage {
                 Stage::Passed => self.splicer.let_in(packet)?,
                 Stage::Answered(answered) => {
-                    answered.sent_at = None;
                     let again = answered.again();
+                    self.send_marked(ends.0, &again)?;
+                }
+                Stage::Unconfirmed(waiting) => {
+                    let again = waiting.answered.again();
                     self.send_marked(ends.0, &again)?;
                 }
                 Stage::Asked => {
@@ -205,6 +226,7 @@ impl Handshakes {
             answer: None,
             has_unknown_options: syn.offer.has_unknown,
             is_known_server: self.servers.contains(ends.1),
+            unconfirmed: self.unconfirmed,
             window: syn.window,
             is_beyond_limit,
         };
@@ -274,28 +296,37 @@ impl Handshakes {
         }
     }
 
-    /// Takes an awaited segment of a client. The first one after the answer tells the round-trip time, if it is the bare
+    /// Takes an awaited segment of a client. The first one after an early answer tells the round-trip time, if it is the bare
     /// acknowledgement of an answer that was sent once. One without an answer shows that the answer took another way.
-    fn take_awaited(&mut self, packet: &RulePacket) -> Option<Taken> {
-        let (ends, is_bare) = opening::ends_of(&packet.packet)?;
+    fn take_awaited(&mut self, packet: &RulePacket) -> io::Result<Option<Taken>> {
+        let Some(segment) = Following::read(&packet.packet) else {
+            return Ok(None);
+        };
+        let ends = segment.ends;
         self.overdue.forget(ends);
         let (client, server) = ends;
-        let known = self.pending.get_mut(&ends)?;
+        let Some(known) = self.pending.get_mut(&ends) else {
+            return Ok(None);
+        };
         let answered = match &mut known.stage {
-            Stage::Answered(answered) if is_bare => answered,
+            Stage::Unconfirmed(_) => return self.take_unconfirmed(&segment, packet.at),
+            Stage::Answered(answered) if segment.is_bare => answered,
             Stage::Asked => {
                 known.stage = Stage::Passed;
                 self.unanswered = self.unanswered.saturating_sub(1);
-                return Some(Taken::HalfSeen { client, server });
+                return Ok(Some(Taken::HalfSeen { client, server }));
             }
-            Stage::Answered(_) | Stage::Passed => return None,
+            Stage::Answered(_) | Stage::Passed => return Ok(None),
         };
-        let round_trip = Duration::from_nanos(packet.at.checked_sub(answered.sent_at.take()?)?);
-        answered.handle.note_round_trip(Side::Client, round_trip);
-        Some(Taken::Confirmed(Confirmed {
-            client,
-            server,
-            round_trip,
+        let sent_at = answered.sent_at.take();
+        Ok(sent_at.and_then(|sent| packet.at.checked_sub(sent)).map(|time| {
+            let round_trip = Duration::from_nanos(time);
+            answered.handle.note_round_trip(Side::Client, round_trip);
+            Taken::Confirmed(Confirmed {
+                client,
+                server,
+                round_trip,
+            })
         }))
     }
 
@@ -320,94 +351,6 @@ impl Handshakes {
         };
         self.send_marked(client, &challenge.bytes())?;
         Ok(true)
-    }
-
-    fn take_answer(
-        &mut self,
-        packet: &RulePacket,
-        answer: Opening,
-        mut admit: impl FnMut(&Step) -> Admission,
-    ) -> io::Result<Option<Taken>> {
-        let ends = (answer.to, answer.from);
-        self.overdue.forget(ends);
-        let Some(known) = self.pending.get_mut(&ends) else {
-            self.splicer.let_in(packet)?;
-            let (client, server) = ends;
-            let is_alone = self.overflowed.is_none_or(|at| at.elapsed() >= PATIENCE);
-            return Ok(is_alone.then_some(Taken::HalfSeen { client, server }));
-        };
-        if answer.ack != known.syn.seq + 1 {
-            self.splicer.let_in(packet)?;
-            return Ok(None);
-        }
-        if let Stage::Answered(answered) = &known.stage {
-            match answered.acknowledgement.clone() {
-                Some(again) => self.send_marked(ends.1, &again)?,
-                // The socket that connects in the client's name waits for it.
-                None => {
-                    self.servers.note(ends.1, answer.offer);
-                    self.splicer.let_in(packet)?;
-                }
-            }
-            return Ok(None);
-        }
-        let round_trip = packet.at.checked_sub(known.sent_at).map(Duration::from_nanos);
-        let round_trip = round_trip.filter(|_| !known.repeated);
-        // A further answer would be the repetition of this one.
-        known.repeated = true;
-        let step = Step {
-            client: ends.0,
-            server: ends.1,
-            client_interface: known.interface,
-            answer: Some(StepAnswer {
-                interface: packet.ifindex,
-                round_trip,
-            }),
-            has_unknown_options: answer.offer.has_unknown,
-            is_known_server: self.servers.contains(ends.1),
-            window: known.syn.window.max(answer.window),
-            is_beyond_limit: false,
-        };
-        if matches!(known.stage, Stage::Passed) {
-            self.splicer.let_in(packet)?;
-            return Ok(Some(Taken::Passed(step)));
-        }
-        if admit(&step) == Admission::PassThrough {
-            known.stage = Stage::Passed;
-            self.unanswered = self.unanswered.saturating_sub(1);
-            self.splicer.let_in(packet)?;
-            return Ok(None);
-        }
-        let began = Instant::now();
-        let confirmed = round_trip.and_then(|time| confirmation(packet, &known.syn, &answer, time));
-        let pair = build(&known.syn, &answer, confirmed.is_some())?;
-        self.splicer.prepare_client(&pair.client)?;
-        let handle = FlowHandle::default();
-        if let Some(time) = round_trip {
-            handle.note_round_trip(Side::Server, time);
-        }
-        self.servers.note(ends.1, answer.offer);
-        let to_server = acknowledgement(&known.syn, &answer).bytes();
-        let to_client = answer.onward;
-        self.unanswered = self.unanswered.saturating_sub(1);
-        known.stage = Stage::Answered(Answered {
-            acknowledgement: Some(to_server.clone()),
-            onward: to_client.clone(),
-            built_at: began,
-            sent_at: Some(monotonic()),
-            handle: handle.clone(),
-        });
-        self.await_confirmation(&pair.client);
-        self.send_marked(ends.1, &to_server)?;
-        self.send_marked(ends.0, &to_client)?;
-        self.splicer.context.stats.take_over.add(began.elapsed());
-        // Confirm the socket last: the ends need not wait for that.
-        if let Some(confirmed) = confirmed
-            && let Err(error) = self.splicer.let_in(&confirmed)
-        {
-            tracing::debug!(%error, "a socket toward a server does not know its round-trip time");
-        }
-        Ok(Some(Taken::Opened(Opened { pair, step, handle })))
     }
 
     /// Sends a SYN on. It is tracked, since the connection may still pass through.

@@ -11,8 +11,8 @@ use crate::{
 
 pub(super) const SYN: u8 = 0x02;
 pub(super) const ACK: u8 = 0x10;
-const FIN: u8 = 0x01;
-const RST: u8 = 0x04;
+pub(super) const FIN: u8 = 0x01;
+pub(super) const RST: u8 = 0x04;
 /// ECE and CWR ask for ECN in a SYN (RFC 3168 section 6.1.1); a built socket has no ECN.
 const ECN: u8 = 0xc0;
 
@@ -121,17 +121,6 @@ impl Opening {
     }
 }
 
-/// Returns source and destination of a frame, and whether its segment is a bare acknowledgement: without payload, SYN, FIN
-/// and RST.
-pub(super) fn ends_of(frame: &[u8]) -> Option<((SocketAddr, SocketAddr), bool)> {
-    let (begin, end) = place_of_tcp(frame)?;
-    let (from, to) = addresses(frame.get(ETHERNET..begin)?)?;
-    let tcp = frame.get(begin..end).filter(|tcp| tcp.len() >= 20)?;
-    let is_bare = tcp[13] & (SYN | ACK | FIN | RST) == ACK && usize::from(tcp[12] >> 4) * 4 == tcp.len();
-    let port = |at: usize| u16::from_be_bytes([tcp[at], tcp[at + 1]]);
-    Some((((from, port(0)).into(), (to, port(2)).into()), is_bare))
-}
-
 /// Adds milliseconds to the TSval of a packet, from its IP header on. `None` if it has none.
 pub(super) fn advance_clock(packet: &mut [u8], millis: u32) -> Option<()> {
     let begin = match packet.first()? {
@@ -165,7 +154,7 @@ fn hop(ip: &mut [u8]) -> Option<(IpAddr, IpAddr)> {
 }
 
 /// Returns source and destination of an IP header.
-fn addresses(ip: &[u8]) -> Option<(IpAddr, IpAddr)> {
+pub(super) fn addresses(ip: &[u8]) -> Option<(IpAddr, IpAddr)> {
     let v6 = ip.first()? >> 4 == 6;
     let v4_at = |at: usize| -> Option<IpAddr> {
         let octets: [u8; 4] = ip.get(at..at + 4)?.try_into().ok()?;
@@ -251,15 +240,15 @@ impl Offer {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
     /// Holds the options of Linux, and one of MPTCP between them.
-    const OPTIONS: [u8; 32] = [
+    pub(in super::super) const OPTIONS: [u8; 32] = [
         2, 4, 5, 0xb4, 4, 2, 8, 10, 0, 0, 1, 2, 0, 0, 0, 0, 1, 3, 3, 7, 30, 8, 0, 0, 0, 0, 0, 0, 1, 1, 1, 0,
     ];
 
-    fn frame(flags: u8, ttl: u8, options: &[u8], payload: usize) -> Vec<u8> {
+    pub(in super::super) fn frame(flags: u8, ttl: u8, options: &[u8], payload: usize) -> Vec<u8> {
         let total = 40 + options.len() + payload;
         let mut f = vec![0; 12];
         f.extend([8, 0, 0x45, 0, 0, total as u8, 0, 0, 0x40, 0, ttl, 6, 0, 0]);
@@ -338,24 +327,6 @@ mod tests {
             .unwrap()
             .onward;
         assert_eq!(advance_clock(&mut without, 300), None);
-    }
-
-    #[test]
-    fn a_bare_acknowledgement_is_told_from_others() {
-        let ends = (
-            "198.18.1.1:40000".parse().unwrap(),
-            "198.18.2.1:7000".parse().unwrap(),
-        );
-        let read = |flags, options: &[u8], payload| ends_of(&frame(flags, 1, options, payload));
-        assert_eq!(read(ACK, &OPTIONS, 0), Some((ends, true)));
-        assert_eq!(read(ACK, &[], 5), Some((ends, false)), "payload");
-        for flags in [SYN, SYN | ACK, ACK | FIN, ACK | RST, RST, 0] {
-            assert_eq!(read(flags, &[], 0), Some((ends, false)), "{flags}");
-        }
-        let whole = frame(ACK, 64, &OPTIONS, 0);
-        for cut in 0..whole.len() {
-            assert_eq!(ends_of(&whole[..cut]), None, "{cut}");
-        }
     }
 
     #[test]

@@ -4,7 +4,10 @@ use std::{net::SocketAddr, time::Instant};
 
 use longsplice_dataplane::Leg;
 
-use super::opening::{self, Opening};
+use super::{
+    opening::{self, Opening},
+    unconfirmed::Unconfirmed,
+};
 use crate::FlowHandle;
 
 /// Addresses of a connection's ends: the client, the server.
@@ -41,6 +44,8 @@ pub(super) enum Stage {
     Asked,
     /// The segments of both ends go on untouched.
     Passed,
+    /// Both legs have sockets; the server hears of it when the client has acknowledged the answer.
+    Unconfirmed(Box<Unconfirmed>),
     /// Both legs have sockets, or the client's has.
     Answered(Answered),
 }
@@ -61,7 +66,8 @@ pub(super) struct Answered {
 
 impl Answered {
     /// Returns the segment to the client once more, with the present TSval: its echo tells when this one was sent.
-    pub(super) fn again(&self) -> Vec<u8> {
+    pub(super) fn again(&mut self) -> Vec<u8> {
+        self.sent_at = None;
         let mut packet = self.onward.clone();
         let passed = u32::try_from(self.built_at.elapsed().as_millis()).unwrap_or(u32::MAX);
         // Without timestamps it stays as it is.

@@ -1,13 +1,12 @@
 //! Builds the sockets of a connection from the segments of its handshake.
 
-use std::{io, net::TcpStream as StdStream, os::fd::OwnedFd, time::Duration};
+use std::{io, os::fd::OwnedFd, time::Duration};
 
+use longsplice_dataplane::PerSide;
 use longsplice_repair::{Image, ImageOptions, Window, close_silently, first_clock, thaw, thaw_with_syn};
-use tokio::net::TcpStream;
 
 use super::opening::Opening;
 use crate::{
-    Pair,
     kernel::{
         packet::{ETHERNET, FLAG_ACK, Segment},
         socket::mark,
@@ -36,7 +35,7 @@ pub(super) fn acknowledgement(syn: &Opening, answer: &Opening) -> Segment {
 
 /// Builds both sockets: toward the client as the server, toward the server as the client. The client's measures its round-trip
 /// time by the acknowledgement that is still to come; the server's by [`confirmation`], if `is_timed`.
-pub(super) fn build(syn: &Opening, answer: &Opening, is_timed: bool) -> io::Result<Pair> {
+pub(super) fn build(syn: &Opening, answer: &Opening, is_timed: bool) -> io::Result<PerSide<OwnedFd>> {
     let client = toward_client(syn, answer)?;
     let server = match build_one(&image(syn, answer), is_timed) {
         Ok(server) => server,
@@ -46,8 +45,7 @@ pub(super) fn build(syn: &Opening, answer: &Opening, is_timed: bool) -> io::Resu
             return Err(e);
         }
     };
-    let stream = |fd: OwnedFd| TcpStream::from_std(StdStream::from(fd));
-    Ok(Pair::new(stream(client)?, stream(server)?).with_one_clock())
+    Ok(PerSide::new(client, server))
 }
 
 /// Builds the socket toward a client.

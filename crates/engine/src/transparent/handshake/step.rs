@@ -1,6 +1,6 @@
 //! Describes the steps of a handshake to the caller, who decides on them.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{io, net::SocketAddr, time::Duration};
 
 use tokio::net::TcpStream;
 
@@ -23,6 +23,8 @@ pub struct Step {
     pub is_known_server: bool,
     /// True if so many handshakes are under way that this one cannot be remembered: it is passed through in any case.
     pub is_beyond_limit: bool,
+    /// Number of connections whose client has not acknowledged the answer yet.
+    pub unconfirmed: usize,
     /// Largest window that the ends have offered so far, in bytes; never scaled in a handshake.
     pub window: u16,
 }
@@ -53,12 +55,29 @@ pub enum Admission {
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "made once, and taken apart at once")]
 pub enum Taken {
-    /// Both legs are connected.
+    /// Both legs are connected: the client has acknowledged the answer.
     Opened(Opened),
     /// The client is connected, and the server is to be asked.
     Early(EarlyClient),
-    /// The client of a taken-over connection has acknowledged the answer.
+    /// A client that was answered early has acknowledged the answer.
     Confirmed(Confirmed),
+    /// The client has not acknowledged the answer for 20 s: the connection passes through, should it go on. Its SYN may have
+    /// had a forged source.
+    Unconfirmed {
+        /// End that opens the connection.
+        client: SocketAddr,
+        /// End that answers.
+        server: SocketAddr,
+    },
+    /// The system refused the sockets: the connection passes through.
+    Refused {
+        /// End that opens the connection.
+        client: SocketAddr,
+        /// End that answers.
+        server: SocketAddr,
+        /// Error of the system.
+        error: io::Error,
+    },
     /// The server has answered in a handshake that was passed through.
     Passed(Step),
     /// One direction of a handshake has not come by: an answer came whose SYN did not, or a client goes on whose answer did
@@ -71,7 +90,7 @@ pub enum Taken {
     },
 }
 
-/// Tells that a client has acknowledged the answer of its server.
+/// Tells that a client has acknowledged the early answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Confirmed {
     /// Address of the client.

@@ -1,0 +1,120 @@
+//! Takes the answers of servers: the sockets of both legs are built from it and its SYN.
+
+use std::{
+    io,
+    time::{Duration, Instant},
+};
+
+use longsplice_dataplane::{Side, monotonic};
+
+use super::{
+    Admission, Handshakes, PATIENCE, Step, StepAnswer, Taken,
+    opening::Opening,
+    pending::{Answered, Stage},
+    sockets::{acknowledgement, confirmation},
+    unconfirmed::{MOST_UNCONFIRMED, Unconfirmed, Unheard},
+};
+use crate::{FlowHandle, services::rules::RulePacket};
+
+impl Handshakes {
+    pub(super) fn take_answer(
+        &mut self,
+        packet: &RulePacket,
+        answer: Opening,
+        mut admit: impl FnMut(&Step) -> Admission,
+    ) -> io::Result<Option<Taken>> {
+        let ends = (answer.to, answer.from);
+        self.overdue.forget(ends);
+        let Some(known) = self.pending.get_mut(&ends) else {
+            self.splicer.let_in(packet)?;
+            let (client, server) = ends;
+            let is_alone = self.overflowed.is_none_or(|at| at.elapsed() >= PATIENCE);
+            return Ok(is_alone.then_some(Taken::HalfSeen { client, server }));
+        };
+        if answer.ack != known.syn.seq + 1 {
+            self.splicer.let_in(packet)?;
+            return Ok(None);
+        }
+        match &mut known.stage {
+            // The client has not heard the answer, or its acknowledgement is lost.
+            Stage::Unconfirmed(waiting) => {
+                let again = waiting.answered.again();
+                self.send_marked(ends.0, &again)?;
+                return Ok(None);
+            }
+            Stage::Answered(answered) => {
+                match answered.acknowledgement.clone() {
+                    Some(again) => self.send_marked(ends.1, &again)?,
+                    // The socket that connects in the client's name waits for it.
+                    None => {
+                        self.servers.note(ends.1, answer.offer);
+                        self.splicer.let_in(packet)?;
+                    }
+                }
+                return Ok(None);
+            }
+            Stage::Asked | Stage::Passed => {}
+        }
+        let round_trip = packet.at.checked_sub(known.sent_at).map(Duration::from_nanos);
+        let round_trip = round_trip.filter(|_| !known.repeated);
+        // A further answer would be the repetition of this one.
+        known.repeated = true;
+        let step = Step {
+            client: ends.0,
+            server: ends.1,
+            client_interface: known.interface,
+            answer: Some(StepAnswer {
+                interface: packet.ifindex,
+                round_trip,
+            }),
+            has_unknown_options: answer.offer.has_unknown,
+            is_known_server: self.servers.contains(ends.1),
+            unconfirmed: self.unconfirmed,
+            window: known.syn.window.max(answer.window),
+            is_beyond_limit: self.unconfirmed >= MOST_UNCONFIRMED,
+        };
+        if matches!(known.stage, Stage::Passed) {
+            self.splicer.let_in(packet)?;
+            return Ok(Some(Taken::Passed(step)));
+        }
+        if admit(&step) == Admission::PassThrough || step.is_beyond_limit {
+            known.stage = Stage::Passed;
+            self.unanswered = self.unanswered.saturating_sub(1);
+            self.splicer.let_in(packet)?;
+            return Ok(None);
+        }
+        let began = Instant::now();
+        let confirmed = round_trip.and_then(|time| confirmation(packet, &known.syn, &answer, time));
+        let sockets = Unheard::build(&self.splicer, &known.syn, &answer, confirmed.is_some())?;
+        let handle = FlowHandle::default();
+        if let Some(time) = round_trip {
+            handle.note_round_trip(Side::Server, time);
+        }
+        self.servers.note(ends.1, answer.offer);
+        self.unanswered = self.unanswered.saturating_sub(1);
+        self.unconfirmed += 1;
+        let (seq, ack) = (known.syn.seq + 1, answer.seq + 1);
+        known.stage = Stage::Unconfirmed(Box::new(Unconfirmed {
+            answered: Answered {
+                acknowledgement: Some(acknowledgement(&known.syn, &answer).bytes()),
+                onward: answer.onward.clone(),
+                built_at: began,
+                sent_at: Some(monotonic()),
+                handle,
+            },
+            sockets,
+            step,
+            seq,
+            ack,
+        }));
+        self.send_marked(ends.0, &answer.onward)?;
+        self.splicer.context.stats.take_over.add(began.elapsed());
+        // Confirm the socket last: the ends need not wait for that.
+        if let Some(confirmed) = confirmed
+            && let Err(error) = self.splicer.let_in(&confirmed)
+        {
+            tracing::debug!(%error, "a socket toward a server does not know its round-trip time");
+        }
+        Ok(None)
+    }
+}

@@ -1,0 +1,86 @@
+//! SYNs with a forged source: through the accelerator they get no further than without it.
+
+use std::{fs, io::ErrorKind};
+
+use longsplice_lab::{Line, Namespace};
+use longsplice_tests::{SOON, eventually, silent::Silent, soon};
+
+use crate::accelerate::{Node, passed_through, router, totals};
+
+/// States of `/proc/net/tcp`.
+const ESTABLISHED: &str = "01";
+const SYN_RECEIVED: &str = "03";
+
+/// Number of forged SYNs.
+const SYNS: u16 = 3;
+
+/// Returns the number of sockets of a namespace that are in this state.
+fn in_state(namespace: &Namespace, state: &str) -> usize {
+    let list = namespace.run(|| fs::read_to_string("/proc/thread-self/net/tcp").unwrap());
+    let has_state = |line: &&str| line.split_whitespace().nth(3) == Some(state);
+    list.unwrap().lines().filter(has_state).count()
+}
+
+/// Sends forged SYNs through a node, until the server has answered and the node has sockets for each of them.
+fn forged(node: &Node<Line>) -> Silent {
+    let mut forger = Silent::new(&node.net, node.listener.local_addr().unwrap());
+    forger.knock(SYNS);
+    soon("the sockets of the node", || {
+        in_state(&node.net.forwarder, ESTABLISHED) == 2 * usize::from(SYNS)
+    });
+    assert_eq!(in_state(&node.net.server, SYN_RECEIVED), usize::from(SYNS));
+    forger
+}
+
+/// Asserts that the server has no connection of a forged client.
+fn assert_none_accepted(node: &Node<Line>) {
+    node.listener.set_nonblocking(true).unwrap();
+    assert_eq!(node.listener.accept().unwrap_err().kind(), ErrorKind::WouldBlock);
+    node.listener.set_nonblocking(false).unwrap();
+}
+
+#[test]
+fn a_silent_source_gets_no_connection_and_gives_its_place_back() {
+    let node = Node::new(router("acc-forged"), &[]);
+    let _forger = forged(&node);
+    assert_none_accepted(&node);
+    let mut pair = node.connect();
+    pair.exchange(100_000);
+    pair.close();
+    eventually("the end of its time", 3 * SOON, || {
+        (passed_through(&node.daemon.status(), "unconfirmed") == u64::from(SYNS)).then_some(())
+    });
+    assert_none_accepted(&node);
+    assert_eq!(totals(&node.daemon.status()).0, 1);
+    soon("its sockets to be gone", || {
+        in_state(&node.net.forwarder, ESTABLISHED) == 0
+    });
+}
+
+/// The reset of a host that has sent no SYN frees the server at once.
+#[test]
+fn a_source_that_refuses_ends_it() {
+    let node = Node::new(router("acc-refuses"), &[]);
+    let mut forger = forged(&node);
+    forger.refuse();
+    soon("its end", || {
+        in_state(&node.net.forwarder, ESTABLISHED) + in_state(&node.net.server, SYN_RECEIVED) == 0
+    });
+    assert_none_accepted(&node);
+    assert_eq!(totals(&node.daemon.status()).0, 0);
+}
+
+/// A node that stops leaves handshakes to their ends.
+#[test]
+fn a_client_may_acknowledge_after_the_end_of_the_node() {
+    let mut node = Node::new(router("acc-unconfirmed-stop"), &[]);
+    let _forger = forged(&node);
+    node.daemon.terminate();
+    assert_eq!(node.daemon.join(), Some(0), "{}", node.daemon.log());
+    assert_none_accepted(&node);
+    assert_eq!(
+        in_state(&node.net.server, SYN_RECEIVED),
+        usize::from(SYNS),
+        "no reset has come"
+    );
+}
