@@ -1,5 +1,5 @@
-//! Row 15.2: duration of a take-over: from the server's answer in user space until both sockets are built and both ends
-//! have heard; the daemon measures it.
+//! Row 15.2: duration of a take-over in user space: from the server's answer until both sockets are built and the client has
+//! heard, and from the client's acknowledgement until the server has; the daemon measures it.
 
 use anyhow::{Result, ensure};
 use longsplice_lab::{Line, LineOptions};

@@ -104,11 +104,14 @@ impl Handshakes {
             },
             sockets,
             step,
+            built_in: Duration::ZERO,
             seq,
             ack,
         }));
         self.send_marked(ends.0, &answer.onward)?;
-        self.splicer.context.stats.take_over.add(began.elapsed());
+        if let Some(Stage::Unconfirmed(waiting)) = self.pending.get_mut(&ends).map(|known| &mut known.stage) {
+            waiting.built_in = began.elapsed();
+        }
         // Confirm the socket last: the ends need not wait for that.
         if let Some(confirmed) = confirmed
             && let Err(error) = self.splicer.let_in(&confirmed)

@@ -97,6 +97,8 @@ pub(super) struct Unconfirmed {
     pub(super) answered: Answered,
     pub(super) sockets: Unheard,
     pub(super) step: Step,
+    /// Time in which the sockets were built, and the answer sent on.
+    pub(super) built_in: Duration,
     /// Number of the client's first byte.
     pub(super) seq: Seq,
     /// Number by which it acknowledges the answer.
@@ -123,6 +125,7 @@ impl Handshakes {
 
     /// Takes a segment of a client that has not acknowledged the answer yet.
     pub(super) fn take_unconfirmed(&mut self, segment: &Following, at: u64) -> io::Result<Option<Taken>> {
+        let began = Instant::now();
         let ends = segment.ends;
         let Some(Stage::Unconfirmed(waiting)) = self.pending.get_mut(&ends).map(|known| &mut known.stage)
         else {
@@ -145,8 +148,14 @@ impl Handshakes {
             let time = Duration::from_nanos(time);
             waiting.answered.handle.note_round_trip(Side::Client, time);
         }
+        let built_in = waiting.built_in;
         // If it cannot be sent, the server repeats its answer, and the client this segment.
         self.send_marked(ends.1, &acknowledgement.unwrap_or_default())?;
+        self.splicer
+            .context
+            .stats
+            .take_over
+            .add(built_in + began.elapsed());
         self.open(ends)
     }
 
