@@ -7,6 +7,7 @@ mod accelerate;
 mod accelerate_early;
 mod accelerate_firewall;
 mod accelerate_forged;
+mod accelerate_host;
 mod accelerate_paths;
 mod accelerate_release;
 mod accelerate_replace;

@@ -85,7 +85,21 @@ impl Handshakes {
         }
         let began = Instant::now();
         let confirmed = round_trip.and_then(|time| confirmation(packet, &known.syn, &answer, time));
-        let sockets = Unheard::build(&self.splicer, &known.syn, &answer, confirmed.is_some())?;
+        let sockets = match Unheard::build(&self.splicer, &known.syn, &answer, confirmed.is_some()) {
+            Ok(sockets) => sockets,
+            // The next answer would meet the same error: the client would wait in vain.
+            Err(error) => {
+                known.stage = Stage::Passed;
+                self.unanswered = self.unanswered.saturating_sub(1);
+                self.splicer.let_in(packet)?;
+                let (client, server) = ends;
+                return Ok(Some(Taken::Refused {
+                    client,
+                    server,
+                    error,
+                }));
+            }
+        };
         let handle = FlowHandle::default();
         if let Some(time) = round_trip {
             handle.note_round_trip(Side::Server, time);
