@@ -79,7 +79,7 @@ fn build(fd: &OwnedFd, image: &Image, has_syn: bool, local: &Address, peer: &Add
     // `connect`, from the default of 536, and again when the peer offers a larger window than ever before, which may
     // never happen. The bounds are those of the option.
     options::set_max_segment(fd, u32::from(image.options.mss).clamp(88, 32_767))?;
-    sys::connect(fd, peer)?;
+    connect(fd, peer)?;
     set_options(fd, &image.options)?;
     if image.options.timestamps {
         // The clock must not be lower than any earlier TSval, or the peer drops our segments (RFC 7323 section 5). Bit
@@ -117,6 +117,19 @@ fn bind(fd: &OwnedFd, local: &Address) -> Result<(), Error> {
         Err(e) if e.raw_os_error() == Some(libc::EADDRNOTAVAIL) => {
             options::set_transparent(fd, true)?;
             sys::bind(fd, local)
+        }
+        done => done,
+    }
+}
+
+/// Connects the socket. Where `ip_nonlocal_bind` allows it to be bound to any address, this finds out which are foreign:
+/// they have routes only with the option.
+fn connect(fd: &OwnedFd, peer: &Address) -> Result<(), Error> {
+    match sys::connect(fd, peer) {
+        Err(e)
+            if e.raw_os_error() == Some(libc::ENETUNREACH) && options::set_transparent(fd, true).is_ok() =>
+        {
+            sys::connect(fd, peer)
         }
         done => done,
     }

@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    net::{IpAddr, SocketAddr},
+    net::SocketAddr,
     sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
@@ -10,7 +10,6 @@ use std::{
 use longsplice_engine::{
     Distance,
     handshake::{Admission, Step},
-    intercept::is_local,
 };
 use parking_lot::Mutex;
 
@@ -87,7 +86,6 @@ impl Accelerator {
     }
 
     fn objection(self: &Arc<Self>, step: &Step) -> Option<PassReason> {
-        let is_own = |address: IpAddr| is_local(address);
         if self.closing.load(Ordering::Relaxed) {
             return Some(PassReason::Shutdown);
         }
@@ -98,7 +96,7 @@ impl Accelerator {
             return Some(PassReason::Options);
         }
         let Some(answer) = &step.answer else {
-            if is_own(step.server.ip()) || is_own(step.client.ip()) {
+            if self.local.contains(step.server.ip()) || self.local.contains(step.client.ip()) {
                 return Some(PassReason::OwnAddress);
             }
             if let Some(reason) = self.objection_of_distance(step, None) {

@@ -30,6 +30,7 @@ use std::{
 use longsplice_engine::{
     Acceleration, Ended, FlowHandle, IdlePolicy, Keepalive, Pair, PerSide, Returned, Splicer, Trap, Until,
     handshake::{Confirmed, Handshakes, Opened, Taken},
+    intercept::LocalAddresses,
     notrack::Notrack,
     policy::SplicePolicy,
     reason::{RelayReason, SpliceReason},
@@ -59,6 +60,7 @@ pub struct Accelerator {
     config: AccelerateConfig,
     shared: Arc<Shared>,
     interfaces: Interfaces,
+    local: LocalAddresses,
     buffers: Buffers,
     counts: Counts,
     distances: Mutex<Distances>,
@@ -92,10 +94,13 @@ impl Accelerator {
         shared: &Arc<Shared>,
     ) -> Result<Arc<Accelerator>, RulesError> {
         let packets = shared.splicer.rule_packets()?;
+        let local = LocalAddresses::open()
+            .map_err(|error| RulesError::System(format!("the host's addresses: {error}")))?;
         let notrack = Notrack::new(&shared.splicer, instance, config.interfaces());
         notrack.look();
         let accelerator = Arc::new(Accelerator {
             interfaces: Interfaces::new(&config),
+            local,
             config,
             shared: Arc::clone(shared),
             buffers: Buffers::default(),

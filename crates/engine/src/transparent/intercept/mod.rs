@@ -6,39 +6,56 @@ mod routing;
 
 use std::{
     io,
-    net::{IpAddr, TcpListener},
+    net::{IpAddr, Ipv6Addr},
 };
 
 use longsplice_repair::options;
+use parking_lot::Mutex;
 
 use self::netlink::Netlink;
 use rtnetlink::packet_route::{
-    RouteNetlinkMessage,
+    AddressFamily, RouteNetlinkMessage,
     address::{AddressAttribute, AddressMessage},
+    route::{RouteAddress, RouteAttribute, RouteMessage, RouteType},
 };
 
 pub use routing::{Owner, Routing, RoutingError};
 
-/// Returns all addresses of this host.
+/// Returns all addresses of this host but the link-local ones of IPv6, to which nothing is forwarded.
 ///
 /// # Errors
 /// Returns those of the kernel.
 pub fn own_addresses() -> io::Result<Vec<IpAddr>> {
     let all = Netlink::open()?.dump(RouteNetlinkMessage::GetAddress(AddressMessage::default()))?;
-    let addresses = all.into_iter().flat_map(|answer| match answer {
-        RouteNetlinkMessage::NewAddress(message) => message.attributes,
-        _ => Vec::new(),
-    });
-    let mut own: Vec<IpAddr> = addresses
-        .filter_map(|attribute| match attribute {
-            AddressAttribute::Local(address) | AddressAttribute::Address(address) => Some(address),
+    let mut own: Vec<IpAddr> = all
+        .iter()
+        .filter_map(|answer| match answer {
+            RouteNetlinkMessage::NewAddress(message) => own_of(message),
             _ => None,
         })
-        .filter(|address| is_local(*address))
+        .filter(|address| !matches!(address, IpAddr::V6(v6) if is_link_local(*v6)))
         .collect();
     own.sort();
     own.dedup();
     Ok(own)
+}
+
+/// Returns this host's end of an interface's address: with a far end, that is the address proper.
+fn own_of(message: &AddressMessage) -> Option<IpAddr> {
+    let find = |pick: fn(&AddressAttribute) -> Option<IpAddr>| message.attributes.iter().find_map(pick);
+    let local = |attribute: &AddressAttribute| match attribute {
+        AddressAttribute::Local(address) => Some(*address),
+        _ => None,
+    };
+    let proper = |attribute: &AddressAttribute| match attribute {
+        AddressAttribute::Address(address) => Some(*address),
+        _ => None,
+    };
+    find(local).or_else(|| find(proper))
+}
+
+fn is_link_local(address: Ipv6Addr) -> bool {
+    address.segments()[0] & 0xffc0 == 0xfe80
 }
 
 /// Lets a socket have any local address (`IP_TRANSPARENT`), as the listener of a rule that delivers must; call it before
@@ -50,7 +67,44 @@ pub fn make_transparent(socket: impl std::os::fd::AsFd) -> io::Result<()> {
     Ok(options::set_transparent(socket, true)?)
 }
 
-/// Returns true if an address is this host's: a listener there would not mistake it for a foreign destination.
+/// Tells the addresses of this host, and those that reach several hosts, from others: by the kernel's routes, so that an
+/// address is known as soon as it is there. (A socket that can be bound to an address is no sign: `net.ipv4.ip_nonlocal_bind`
+/// allows it for all of them.)
+#[derive(Debug)]
+pub struct LocalAddresses(Mutex<Netlink>);
+
+impl LocalAddresses {
+    /// Opens a socket to the kernel, for the network namespace of this thread.
+    ///
+    /// # Errors
+    /// Returns those of the kernel.
+    pub fn open() -> io::Result<LocalAddresses> {
+        Ok(LocalAddresses(Mutex::new(Netlink::open()?)))
+    }
+
+    /// Returns true if a listener at an address would not mistake it for a foreign destination. False without a route.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        let mut request = RouteMessage::default();
+        let (family, length, destination) = match address {
+            IpAddr::V4(v4) => (AddressFamily::Inet, 32, RouteAddress::Inet(v4)),
+            IpAddr::V6(v6) => (AddressFamily::Inet6, 128, RouteAddress::Inet6(v6)),
+        };
+        request.header.address_family = family;
+        request.header.destination_prefix_length = length;
+        request.attributes = vec![RouteAttribute::Destination(destination)];
+        let answer = self.0.lock().get(RouteNetlinkMessage::GetRoute(request));
+        matches!(answer, Ok(RouteNetlinkMessage::NewRoute(route)) if is_local_route(route.header.kind))
+    }
+}
+
+fn is_local_route(kind: RouteType) -> bool {
+    matches!(
+        kind,
+        RouteType::Local | RouteType::Broadcast | RouteType::Anycast | RouteType::Multicast
+    )
+}
+
+/// Returns true if an address is this host's ([`LocalAddresses`]).
 pub fn is_local(address: IpAddr) -> bool {
-    TcpListener::bind((address, 0)).is_ok()
+    LocalAddresses::open().is_ok_and(|local| local.contains(address))
 }

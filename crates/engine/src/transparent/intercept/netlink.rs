@@ -13,6 +13,7 @@ use rtnetlink::{
 };
 
 /// Netlink socket to the kernel.
+#[derive(Debug)]
 pub(super) struct Netlink(Socket);
 
 impl Netlink {
@@ -36,6 +37,12 @@ impl Netlink {
     /// Returns all objects of a kind.
     pub(super) fn dump(&self, message: RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkMessage>> {
         self.ask(message, NLM_F_DUMP)
+    }
+
+    /// Returns the answer to a request for one object.
+    pub(super) fn get(&self, message: RouteNetlinkMessage) -> io::Result<RouteNetlinkMessage> {
+        let answer = self.ask(message, 0)?.pop();
+        answer.ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
     fn ask(&self, message: RouteNetlinkMessage, flags: u16) -> io::Result<Vec<RouteNetlinkMessage>> {
@@ -67,6 +74,10 @@ impl Netlink {
                     NetlinkPayload::InnerMessage(answer) => answers.push(answer),
                     _ => {}
                 }
+            }
+            // Nothing follows one object.
+            if flags & (NLM_F_ACK | NLM_F_DUMP) == 0 && !answers.is_empty() {
+                return Ok(answers);
             }
         }
     }
