@@ -10,9 +10,10 @@ use longsplice_dataplane::{Side, monotonic};
 use super::{
     Admission, Handshakes, PATIENCE, Step, StepAnswer, Taken,
     opening::Opening,
-    pending::{Answered, Stage},
+    pending::{Answered, Stage, Unconfirmed},
     sockets::{acknowledgement, confirmation},
-    unconfirmed::{MOST_UNCONFIRMED, Unconfirmed, Unheard},
+    unconfirmed::MOST_UNCONFIRMED,
+    unheard::Unheard,
 };
 use crate::{FlowHandle, services::rules::RulePacket};
 

@@ -18,6 +18,7 @@ mod pending;
 mod sockets;
 mod step;
 mod unconfirmed;
+mod unheard;
 
 use std::{
     collections::HashMap,

@@ -1,12 +1,18 @@
 //! Remembers a handshake under way: its segments, to send them again, and how far it has come.
 
-use std::{net::SocketAddr, time::Instant};
+use std::{
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
 
+use longsplice_core::seq::Seq;
 use longsplice_dataplane::Leg;
 
 use super::{
-    opening::{self, Opening},
-    unconfirmed::Unconfirmed,
+    following::Following,
+    opening::{self, Opening, RST},
+    step::Step,
+    unheard::Unheard,
 };
 use crate::FlowHandle;
 
@@ -73,5 +79,31 @@ impl Answered {
         // Without timestamps it stays as it is.
         let _ = opening::advance_clock(&mut packet, passed);
         packet
+    }
+}
+
+/// A connection whose client has not acknowledged the answer yet.
+#[derive(Debug)]
+pub(super) struct Unconfirmed {
+    pub(super) answered: Answered,
+    pub(super) sockets: Unheard,
+    pub(super) step: Step,
+    /// Time in which the sockets were built, and the answer sent on.
+    pub(super) built_in: Duration,
+    /// Number of the client's first byte.
+    pub(super) seq: Seq,
+    /// Number by which it acknowledges the answer.
+    pub(super) ack: Seq,
+}
+
+impl Unconfirmed {
+    /// Returns true if a segment acknowledges the answer, and nothing beyond.
+    pub(super) fn is_confirmed_by(&self, segment: &Following) -> bool {
+        segment.is_acknowledgement() && segment.ack == self.ack
+    }
+
+    /// Returns true if a segment has reset the client's socket.
+    pub(super) fn is_reset_by(&self, segment: &Following) -> bool {
+        segment.flags & RST != 0 && segment.seq == self.seq
     }
 }

@@ -10,112 +10,22 @@ use std::{
 };
 
 use longsplice_core::seq::Seq;
-use longsplice_dataplane::{PerSide, Side};
-use longsplice_repair::{State, close_silently, options, tcp_info, unread};
-use socket2::{SockFilter, SockRef};
+use longsplice_dataplane::Side;
 use tokio::net::TcpStream;
 
 use super::{
     Handshakes, PATIENCE, SWEEP,
     following::Following,
-    opening::{Opening, RST},
-    pending::{Answered, Ends, Pending, Stage},
-    sockets::build,
-    step::{Opened, Step, Taken},
+    pending::{Ends, Pending, Stage, Unconfirmed},
+    step::{Opened, Taken},
 };
 use crate::{
-    Pair, Splicer,
+    Pair,
     kernel::packet::{FLAG_RST, Segment},
 };
 
 /// Maximum number of connections whose client has not acknowledged the answer.
 pub(super) const MOST_UNCONFIRMED: usize = 4_096;
-
-/// Classic BPF: `ret #0`, which discards a segment before the socket sees it.
-const DISCARD: SockFilter = SockFilter::new(6, 0, 0, 0);
-
-/// Sockets of both legs that neither end has heard of. If they are dropped they are closed in silence, and a router is left
-/// of the node; a client that has said something to its socket is reset.
-#[derive(Debug)]
-pub(super) struct Unheard(Option<PerSide<OwnedFd>>);
-
-impl Unheard {
-    /// Builds the sockets of both legs, and awaits what the client says. A killed process resets both ends.
-    pub(super) fn build(
-        splicer: &Splicer,
-        syn: &Opening,
-        answer: &Opening,
-        is_timed: bool,
-    ) -> io::Result<Unheard> {
-        let unheard = Unheard(Some(build(syn, answer, is_timed)?));
-        if let Some(both) = &unheard.0 {
-            for socket in both.as_ref() {
-                options::set_reset_on_close(socket, true)?;
-            }
-            splicer.context.rules.await_segments(&both.client)?;
-        }
-        Ok(unheard)
-    }
-
-    /// Closes both sockets in silence, unless the client's has acknowledged something of its client: then it returns both.
-    fn withdraw(&mut self) -> Option<PerSide<OwnedFd>> {
-        let both = self.0.take()?;
-        // What comes from now on is acknowledged by the server.
-        let deaf = SockRef::from(&both.client).attach_filter(&[DISCARD]);
-        if has_said_something(&both.client) {
-            if deaf.is_ok()
-                && let Err(error) = SockRef::from(&both.client).detach_filter()
-            {
-                tracing::warn!(%error, "a client is not heard: it will be reset");
-            }
-            return Some(both);
-        }
-        for socket in both {
-            if let Err(error) = close_silently(socket) {
-                tracing::warn!(%error, "an end of a connection that was not taken over is reset");
-            }
-        }
-        None
-    }
-}
-
-impl Drop for Unheard {
-    fn drop(&mut self) {
-        // What it returns is reset: it has acknowledged bytes.
-        drop(self.withdraw());
-    }
-}
-
-fn has_said_something(client: &OwnedFd) -> bool {
-    unread(client).is_ok_and(|bytes| bytes > 0)
-        || tcp_info(client).is_ok_and(|info| info.state() == State::CloseWait)
-}
-
-/// A connection whose client has not acknowledged the answer yet.
-#[derive(Debug)]
-pub(super) struct Unconfirmed {
-    pub(super) answered: Answered,
-    pub(super) sockets: Unheard,
-    pub(super) step: Step,
-    /// Time in which the sockets were built, and the answer sent on.
-    pub(super) built_in: Duration,
-    /// Number of the client's first byte.
-    pub(super) seq: Seq,
-    /// Number by which it acknowledges the answer.
-    pub(super) ack: Seq,
-}
-
-impl Unconfirmed {
-    /// Returns true if a segment acknowledges the answer, and nothing beyond.
-    fn is_confirmed_by(&self, segment: &Following) -> bool {
-        segment.is_acknowledgement() && segment.ack == self.ack
-    }
-
-    /// Returns true if a segment has reset the client's socket.
-    fn is_reset_by(&self, segment: &Following) -> bool {
-        segment.flags & RST != 0 && segment.seq == self.seq
-    }
-}
 
 impl Handshakes {
     /// Returns the number of connections whose client has not acknowledged the answer yet.
@@ -178,7 +88,7 @@ impl Handshakes {
         known.stage = Stage::Answered(answered);
         known.since = Instant::now();
         self.unconfirmed -= 1;
-        let Some(both) = sockets.0.take() else {
+        let Some(both) = sockets.take() else {
             return Ok(None);
         };
         self.splicer.context.rules.forget_segments(&both.client);
@@ -229,7 +139,7 @@ impl Handshakes {
             return None;
         };
         if let Some(both) = waiting.sockets.withdraw() {
-            waiting.sockets.0 = Some(both);
+            waiting.sockets.put_back(both);
             let acknowledgement = waiting.answered.acknowledgement.clone().unwrap_or_default();
             let opened = self
                 .send_marked(ends.1, &acknowledgement)

@@ -1,0 +1,80 @@
+//! Holds sockets that neither end has heard of.
+
+use std::{io, os::fd::OwnedFd};
+
+use longsplice_dataplane::PerSide;
+use longsplice_repair::{State, close_silently, options, tcp_info, unread};
+use socket2::{SockFilter, SockRef};
+
+use super::{opening::Opening, sockets::build};
+use crate::Splicer;
+
+/// Classic BPF: `ret #0`, which discards a segment before the socket sees it.
+const DISCARD: SockFilter = SockFilter::new(6, 0, 0, 0);
+
+/// Sockets of both legs that neither end has heard of. If they are dropped they are closed in silence, and a router is left
+/// of the node; a client that has said something to its socket is reset.
+#[derive(Debug)]
+pub(super) struct Unheard(Option<PerSide<OwnedFd>>);
+
+impl Unheard {
+    /// Builds the sockets of both legs, and awaits what the client says. A killed process resets both ends.
+    pub(super) fn build(
+        splicer: &Splicer,
+        syn: &Opening,
+        answer: &Opening,
+        is_timed: bool,
+    ) -> io::Result<Unheard> {
+        let unheard = Unheard(Some(build(syn, answer, is_timed)?));
+        if let Some(both) = &unheard.0 {
+            for socket in both.as_ref() {
+                options::set_reset_on_close(socket, true)?;
+            }
+            splicer.context.rules.await_segments(&both.client)?;
+        }
+        Ok(unheard)
+    }
+
+    /// Takes both sockets out, which are the caller's then.
+    pub(super) fn take(&mut self) -> Option<PerSide<OwnedFd>> {
+        self.0.take()
+    }
+
+    /// Puts both sockets back.
+    pub(super) fn put_back(&mut self, both: PerSide<OwnedFd>) {
+        self.0 = Some(both);
+    }
+
+    /// Closes both sockets in silence, unless the client's has acknowledged something of its client: then it returns both.
+    pub(super) fn withdraw(&mut self) -> Option<PerSide<OwnedFd>> {
+        let both = self.0.take()?;
+        // What comes from now on is acknowledged by the server.
+        let deaf = SockRef::from(&both.client).attach_filter(&[DISCARD]);
+        if has_said_something(&both.client) {
+            if deaf.is_ok()
+                && let Err(error) = SockRef::from(&both.client).detach_filter()
+            {
+                tracing::warn!(%error, "a client is not heard: it will be reset");
+            }
+            return Some(both);
+        }
+        for socket in both {
+            if let Err(error) = close_silently(socket) {
+                tracing::warn!(%error, "an end of a connection that was not taken over is reset");
+            }
+        }
+        None
+    }
+}
+
+impl Drop for Unheard {
+    fn drop(&mut self) {
+        // What it returns is reset: it has acknowledged bytes.
+        drop(self.withdraw());
+    }
+}
+
+fn has_said_something(client: &OwnedFd) -> bool {
+    unread(client).is_ok_and(|bytes| bytes > 0)
+        || tcp_info(client).is_ok_and(|info| info.state() == State::CloseWait)
+}
