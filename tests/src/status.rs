@@ -36,6 +36,7 @@ pub struct Health {
     pub why_not: Option<String>,
     pub interfaces: Vec<String>,
     pub xdp: Vec<String>,
+    pub before_ours: Vec<String>,
     pub flows: u64,
 }
 

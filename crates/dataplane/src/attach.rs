@@ -58,7 +58,7 @@ impl Programs {
     pub(crate) fn before(&self, ifindex: u32) -> io::Result<Vec<Foreign>> {
         let mut all = Vec::new();
         for (hook, program) in self.hooks() {
-            all.extend(order::before(program, ifindex, hook)?);
+            all.extend(order::before(order::number(program)?, ifindex, hook)?);
         }
         Ok(all)
     }

@@ -18,6 +18,7 @@ mod hook;
 mod inspect;
 mod layout;
 mod leg;
+mod links;
 mod load;
 mod mode;
 mod neighbours;
@@ -84,7 +85,7 @@ mod withhold;
 mod xdp;
 
 pub use abi::{ABI_VERSION, FLOW_BYTES, Family, Leg, Mapping, Offset, PerSide, Seq, Side};
-pub use attached::before_instances;
+pub use attached::{InstancesOrder, before_instances};
 pub use bare::Framing;
 pub use dataplane::{Adopted, Alone, Dataplane, RuledCounts, Ruling};
 pub use error::Error;

@@ -8,10 +8,13 @@ use std::{
 
 use libbpf_rs::libbpf_sys;
 
-use crate::pins::owned;
+use crate::{links, pins::owned};
 
 /// Maximum number of programs at a hook: `BPF_MPROG_MAX` (linux/bpf_mprog.h).
 const MOST: usize = 64;
+
+/// Name of a program that this process may not look into.
+const UNKNOWN: &str = "?";
 
 /// Program of another owner that stands before ours.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,7 +23,7 @@ pub struct Foreign {
     pub hook: &'static str,
     /// Number of the program, as `bpftool prog` shows it.
     pub id: u32,
-    /// Name of the program; at most 15 characters.
+    /// Name of the program, at most 15 characters; `?` without CAP_SYS_ADMIN.
     pub name: String,
 }
 
@@ -32,38 +35,43 @@ struct Identity {
     name: String,
 }
 
-/// Returns the programs that stand before ours at a tcx hook of this kind of an interface. Those of other instances of the
-/// same version pass on what is not theirs, and are left out. A kernel without tcx has none.
-pub(crate) fn before(
-    ours: BorrowedFd<'_>,
-    ifindex: u32,
-    (hook, kind): (&'static str, u32),
-) -> io::Result<Vec<Foreign>> {
+/// Returns the programs that stand before ours at a tcx hook of this kind of an interface. Those of other instances pass on
+/// what is not theirs, and are left out: links of theirs are pinned, or the instructions are the same. A kernel without tcx
+/// has none.
+///
+/// Without CAP_SYS_ADMIN programs are seen by their numbers alone: their name is [`UNKNOWN`] then.
+pub(crate) fn before(ours: u32, ifindex: u32, (hook, kind): (&'static str, u32)) -> io::Result<Vec<Foreign>> {
     let ids = match query(ifindex, kind) {
         Err(e) if matches!(e.raw_os_error(), Some(libc::EINVAL | libc::ENODEV)) => return Ok(Vec::new()),
         ids => ids?,
     };
-    if ids.len() < 2 {
+    let place = ids.iter().position(|&id| id == ours).unwrap_or_default();
+    if place == 0 {
         return Ok(Vec::new());
     }
-    let ours = identity(ours)?;
-    let Some(place) = ids.iter().position(|&id| id == ours.id) else {
-        return Ok(Vec::new());
-    };
+    let of_instances = links::programs();
+    let tag = open(ours)
+        .and_then(|ours| identity(ours.as_fd()))
+        .ok()
+        .map(|ours| ours.tag);
     let mut foreign = Vec::new();
-    for &id in &ids[..place] {
-        // A program may end between the two questions.
-        let Ok(program) = open(id) else { continue };
-        let its = identity(program.as_fd())?;
-        if its.tag != ours.tag {
-            foreign.push(Foreign {
-                hook,
-                id,
-                name: its.name,
-            });
-        }
+    for &id in ids[..place].iter().filter(|id| !of_instances.contains(id)) {
+        let name = match open(id).and_then(|program| identity(program.as_fd())) {
+            Ok(its) if Some(its.tag) == tag => continue,
+            Ok(its) => its.name,
+            // A program may end between the two questions.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => UNKNOWN.into(),
+            Err(e) => return Err(e),
+        };
+        foreign.push(Foreign { hook, id, name });
     }
     Ok(foreign)
+}
+
+/// Returns the number of a program.
+pub(crate) fn number(program: BorrowedFd<'_>) -> io::Result<u32> {
+    Ok(identity(program)?.id)
 }
 
 /// Returns the numbers of the programs at a hook, in their order.
@@ -86,7 +94,7 @@ fn query(ifindex: u32, kind: u32) -> io::Result<Vec<u32>> {
 }
 
 /// Returns a descriptor of a program.
-pub(crate) fn open(id: u32) -> io::Result<OwnedFd> {
+fn open(id: u32) -> io::Result<OwnedFd> {
     // SAFETY: an integer.
     owned(unsafe { libbpf_sys::bpf_prog_get_fd_by_id(id) })
 }

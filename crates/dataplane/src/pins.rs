@@ -237,19 +237,20 @@ impl Pins {
         self.root.join("links").join(format!("{ifindex}-{hook}"))
     }
 
+    /// Returns the pins of all hooks.
+    pub(crate) fn links(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(self.root.join("links")).into_iter().flatten();
+        entries.flatten().map(|entry| entry.path()).collect()
+    }
+
     /// Returns the interfaces that have pins for the hook of this name.
     pub(crate) fn interfaces(&self, hook: &str) -> Vec<u32> {
-        let Ok(entries) = fs::read_dir(self.root.join("links")) else {
-            return Vec::new();
-        };
-        let mut found: Vec<u32> = entries
-            .flatten()
-            .filter_map(|e| {
-                let name = e.file_name();
-                let (ifindex, of) = name.to_str()?.split_once('-')?;
-                (of == hook).then(|| ifindex.parse().ok())?
-            })
-            .collect();
+        let links = self.links();
+        let of_hook = links.iter().filter_map(|pin| {
+            let (ifindex, of) = pin.file_name()?.to_str()?.split_once('-')?;
+            (of == hook).then(|| ifindex.parse().ok())?
+        });
+        let mut found: Vec<u32> = of_hook.collect();
         found.sort_unstable();
         found.dedup();
         found

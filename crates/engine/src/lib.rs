@@ -89,7 +89,7 @@ pub use longsplice_dataplane::{ParseXdpModeError, PerSide, Side, SuccessorAction
 pub use relay::idle::keep_alive;
 pub use services::ends::{FlowEnd, FlowEnded};
 pub use services::interfaces::can_carry_flows;
-pub use services::order::programs_before_instances;
+pub use services::order::{ProgramsBefore, programs_before_instances};
 pub use services::{ports::connect_plainly, rules};
 pub use splicer::{OpenError, Splicer};
 pub use tie::Tie;

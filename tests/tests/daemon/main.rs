@@ -12,6 +12,7 @@ mod intercept;
 mod log_limit;
 mod memory;
 mod metrics;
+mod order;
 mod packet_walk;
 mod pins;
 mod proxy_protocol;

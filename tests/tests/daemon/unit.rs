@@ -18,7 +18,7 @@ fn words(key: &str) -> Vec<&'static str> {
 /// Returns the words that make the mounts and drop the privileges as systemd does for the unit, and then run the rest
 /// of their arguments. Two features of systemd itself are left out: another user's view of /proc, and the filter of
 /// system calls.
-fn confine() -> [String; 6] {
+pub(crate) fn confine() -> [String; 6] {
     let writable = words("ReadWritePaths");
     let mounts: Vec<String> = writable
         .iter()

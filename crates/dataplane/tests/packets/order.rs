@@ -84,7 +84,7 @@ fn a_program_before_ours_stops_a_flow_and_is_seen() {
     let before = || {
         let found = flow.plane.programs_before(ifindex).expect("told");
         // The pins alone tell it, too.
-        assert_eq!(before_instances().get(&ifindex), Some(&found));
+        assert_eq!(before_instances().before.get(&ifindex), Some(&found));
         found.into_iter().map(|f| (f.hook, f.name)).collect::<Vec<_>>()
     };
     assert!(passes() && before().is_empty());

@@ -3,6 +3,7 @@
 use std::{fs, io, path::Path, process::Command};
 
 use longsplice_engine::{
+    ProgramsBefore,
     measure::{self, SegmentCost},
     notrack,
 };
@@ -55,8 +56,8 @@ pub trait Env {
     /// Returns whether an interface's driver is known to support XDP with redirects.
     fn has_native_xdp(&self, interface: &str) -> bool;
 
-    /// Returns a line for each interface on which programs of others stand before ours; `None` if ours stand on none.
-    fn programs_before(&self) -> Option<Vec<String>>;
+    /// Returns which programs of others stand before ours; `None` if ours stand on no interface.
+    fn programs_before(&self) -> Option<ProgramsBefore>;
 
     /// Returns the trimmed text of a file that holds one value.
     fn value(&self, path: &str) -> io::Result<String> {
@@ -143,7 +144,7 @@ impl Env for Machine {
         if_nametoindex(interface).is_ok_and(measure::has_native_xdp)
     }
 
-    fn programs_before(&self) -> Option<Vec<String>> {
+    fn programs_before(&self) -> Option<ProgramsBefore> {
         longsplice_engine::programs_before_instances()
     }
 }

@@ -85,21 +85,30 @@ pub(super) fn offloads(env: &dyn Env) -> Vec<Finding> {
 /// Looks at the programs of others where an instance is attached. Without one the order is not decided: ours come first
 /// when they are attached.
 pub(super) fn order(env: &dyn Env) -> Vec<Finding> {
-    match env.programs_before() {
-        None => Vec::new(),
-        Some(before) if before.is_empty() => {
-            vec![Finding::good("order", "no program of others stands before ours")]
-        }
-        Some(before) => {
-            let text = format!(
-                "programs of others stand before ours: if they accept or redirect packets, spliced flows stop: {}",
-                before.join("; ")
-            );
-            let remedy =
-                "attach them behind ours (tcx: BPF_F_AFTER), or leave the interface out (`interfaces`)";
-            vec![Finding::notice("order", text).mend(remedy)]
-        }
+    let Some(order) = env.programs_before() else {
+        return Vec::new();
+    };
+    let mut findings = Vec::new();
+    if !order.before.is_empty() {
+        let text = format!(
+            "programs of others stand before ours: if they accept or redirect packets, spliced flows stop: {}",
+            order.before.join("; ")
+        );
+        let remedy = "attach them behind ours (tcx: BPF_F_AFTER), or leave the interface out (`interfaces`)";
+        findings.push(Finding::notice("order", text).mend(remedy));
     }
+    if !order.unseen.is_empty() {
+        let text = format!(
+            "whether programs of others stand before ours cannot be seen: {}",
+            order.unseen.join("; ")
+        );
+        let remedy = "look for those that stand first: tc filter show dev INTERFACE ingress, and egress";
+        findings.push(Finding::notice("order", text).mend(remedy));
+    }
+    if findings.is_empty() {
+        findings.push(Finding::good("order", "no program of others stands before ours"));
+    }
+    findings
 }
 
 /// Returns findings about features with an unsuitable setting only.

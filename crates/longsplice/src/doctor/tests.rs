@@ -1,6 +1,6 @@
 use std::{collections::BTreeMap, io};
 
-use longsplice_engine::measure::SegmentCost;
+use longsplice_engine::{ProgramsBefore, measure::SegmentCost};
 
 use super::*;
 use crate::address::PortRange;
@@ -15,7 +15,7 @@ struct Fake {
     /// Nanoseconds at tc and in XDP.
     cost: Result<(u32, u32), Unmeasured>,
     native_xdp: bool,
-    before: Option<Vec<String>>,
+    before: Option<ProgramsBefore>,
 }
 
 const CONFIG: &str =
@@ -126,7 +126,7 @@ impl Env for Fake {
     fn has_native_xdp(&self, _: &str) -> bool {
         self.native_xdp
     }
-    fn programs_before(&self) -> Option<Vec<String>> {
+    fn programs_before(&self) -> Option<ProgramsBefore> {
         self.before.clone()
     }
 }
@@ -426,15 +426,22 @@ fn a_kernel_that_refuses_the_programs_cannot_splice() {
 
 #[test]
 fn programs_before_ours_are_told() {
-    let with = |before: &[&str]| Fake {
-        before: Some(before.iter().map(|&line| line.to_owned()).collect()),
+    let lines = |lines: &[&str]| lines.iter().map(|&line| line.to_owned()).collect();
+    let with = |before: &[&str], unseen: &[&str]| Fake {
+        before: Some(ProgramsBefore {
+            before: lines(before),
+            unseen: lines(unseen),
+        }),
         ..Fake::good()
     };
-    assert_eq!(complaints(&with(&[])), Vec::<String>::new());
-    let found = complaints(&with(&[
-        "eth0 ingress: cil_from_netdev (program 12)",
-        "eth1 egress: b (program 3)",
-    ]));
+    assert_eq!(complaints(&with(&[], &[])), Vec::<String>::new());
+    let found = complaints(&with(
+        &[
+            "eth0 ingress: cil_from_netdev (program 12)",
+            "eth1 egress: b (program 3)",
+        ],
+        &[],
+    ));
     assert_eq!(found.len(), 1, "{found:?}");
     assert!(found[0].starts_with("order Notice"), "{found:?}");
     assert!(
@@ -442,6 +449,11 @@ fn programs_before_ours_are_told() {
         "{found:?}"
     );
     assert!(found[0].contains("BPF_F_AFTER"), "{found:?}");
+    let found = complaints(&with(&[], &["eth0: filters"]));
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].contains("cannot be seen: eth0: filters →"), "{found:?}");
+    let both = with(&["eth0 ingress: a (program 12)"], &["eth1: filters"]);
+    assert_eq!(complaints(&both).len(), 2);
 }
 
 #[test]
