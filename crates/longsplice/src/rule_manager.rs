@@ -5,7 +5,7 @@ use std::{net::Ipv6Addr, sync::Arc, time::Duration};
 use longsplice_engine::{
     Splicer,
     intercept::{Owner, Routing, RoutingError, is_local, own_addresses},
-    rules::{Family, Rule, RulesError, RulesInfo},
+    rules::{self, Family, Rule, RulesError, RulesInfo},
 };
 use tokio::sync::Mutex;
 
@@ -35,13 +35,23 @@ pub struct RuleManager {
 
 #[derive(Debug)]
 struct State {
-    /// Rules of the listeners.
-    fixed: Vec<Rule>,
+    fixed: Fixed,
+    /// True if rules were left out, which was logged.
+    has_left_out: bool,
     routing: Option<Routing>,
     /// Process that removes the routes.
     owner: Owner,
     /// Routes that the configuration in force needs.
     needs: Needs,
+}
+
+/// Rules of the listeners and of the accelerator.
+#[derive(Debug, Default)]
+struct Fixed {
+    all: Vec<Rule>,
+    /// Those without which the daemon does not work. The others pass what is for this host itself, which the kernel half
+    /// and the accelerator tell apart as well, if later.
+    needed: Vec<Rule>,
 }
 
 /// Interfaces whose packets must be routed to this host, and their families.
@@ -64,7 +74,8 @@ impl RuleManager {
             tracing::warn!(%error, "the routes of a predecessor could not be looked for");
         }
         let state = State {
-            fixed: Vec::new(),
+            fixed: Fixed::default(),
+            has_left_out: false,
             routing: None,
             owner,
             needs: Needs::default(),
@@ -91,14 +102,8 @@ impl RuleManager {
             state.trim();
             return Err(error.into());
         }
-        let mut fixed: Vec<Rule> = config.listeners.iter().flat_map(|l| l.rules()).collect();
-        if let Some(accelerate) = &config.accelerate {
-            let own =
-                own_addresses().map_err(|e| RulesError::System(format!("the host's addresses: {e}")))?;
-            fixed.extend(accelerate.rules(&own));
-        }
-        let mut rules = config.rules.clone();
-        rules.extend(fixed.iter().cloned());
+        let fixed = Fixed::of(config)?;
+        let rules = fixed.behind(config.rules.clone(), &mut state.has_left_out);
         let in_force = self.splicer.rules().rules;
         // Do not set equal rules again: they continue to count.
         if !in_force.iter().map(|info| &info.rule).eq(&rules)
@@ -165,16 +170,51 @@ impl RuleManager {
     ///
     /// # Errors
     /// [`RulesError`]; the old rules stay in force.
-    pub async fn load(&self, mut rules: Vec<Rule>) -> Result<(), RulesError> {
+    pub async fn load(&self, rules: Vec<Rule>) -> Result<(), RulesError> {
         // Hold the lock, so that a reload waits.
-        let state = self.state.lock().await;
-        rules.extend(state.fixed.iter().cloned());
-        self.splicer.set_rules(rules).await
+        let mut state = self.state.lock().await;
+        let State {
+            fixed, has_left_out, ..
+        } = &mut *state;
+        self.splicer.set_rules(fixed.behind(rules, has_left_out)).await
     }
 
     /// Returns all rules with their counts.
     pub fn info(&self) -> RulesInfo {
         self.splicer.rules()
+    }
+}
+
+impl Fixed {
+    fn of(config: &Config) -> Result<Fixed, RulesError> {
+        let mut needed: Vec<Rule> = config.listeners.iter().flat_map(|l| l.rules()).collect();
+        let mut all = needed.clone();
+        if let Some(accelerate) = &config.accelerate {
+            let own =
+                own_addresses().map_err(|e| RulesError::System(format!("the host's addresses: {e}")))?;
+            all.extend(accelerate.rules(&own));
+            needed.extend(accelerate.rules(&[]));
+        }
+        Ok(Fixed { all, needed })
+    }
+
+    /// Returns the whole set, the user's rules first. A host may have more addresses than a set has room for: leaves out all
+    /// that is not needed then, and logs it once.
+    fn behind(&self, users: Vec<Rule>, has_left_out: &mut bool) -> Vec<Rule> {
+        let whole = [users.as_slice(), &self.all].concat();
+        if rules::check(&whole).is_ok() {
+            *has_left_out = false;
+            return whole;
+        }
+        let least = [users.as_slice(), &self.needed].concat();
+        if rules::check(&least).is_ok() && !std::mem::replace(has_left_out, true) {
+            tracing::info!(
+                left_out = self.all.len() - self.needed.len(),
+                "this host has too many addresses for a rule of each: the daemon is asked about handshakes with the host \
+                 itself, too, and lets them in"
+            );
+        }
+        least
     }
 }
 

@@ -250,3 +250,46 @@ fn a_released_connection_whose_path_loses_segments_is_taken_over_again() {
     node.daemon.wait_state(port, &["relay"]);
     pair.close();
 }
+
+/// A host with more addresses than its rules could name takes connections over all the same, and leaves its own alone, in
+/// both directions.
+#[test]
+fn a_router_with_130_addresses_accelerates() {
+    let net = long_path("acc-own");
+    for last in 1..=130 {
+        ip(&net.forwarder, &format!("addr add 198.18.7.{last}/32 dev f0"));
+    }
+    ip(&net.client, "route add 198.18.7.0/24 via 198.18.1.2");
+    let at = SocketAddr::from(([198, 18, 7, 130], 22));
+    let own = net.forwarder.run(|| TcpListener::bind(at)).unwrap().unwrap();
+    let node = Node::new(net, &[]);
+    let mut through = node.connect();
+    node.daemon.wait_state(through.client_port(), &["relay"]);
+    let mut to_it = Pair::connect(&node.net.client, at, &own);
+    let target = node.listener.local_addr().unwrap();
+    let mut from_it = Pair::connect(&node.net.forwarder, target, &node.listener);
+    for pair in [&mut through, &mut to_it, &mut from_it] {
+        pair.exchange(100_000);
+    }
+    let status = node.wait_status("both to be known as its own", |s| {
+        passed_through(s, "own_address") == 2
+    });
+    assert_eq!(
+        (totals(&status), passed_through(&status, "asymmetric")),
+        ((1, 0), 0)
+    );
+    let rules = node.daemon.rules().rules;
+    assert!(
+        !rules.iter().any(|info| info.rule.name.contains("to this host")),
+        "{rules:?}"
+    );
+    // The user's rules have room beside the needed ones.
+    let loaded = node
+        .daemon
+        .load_rules("[[rule]]\nname = \"mine\"\nto_ports = \"9\"\naction = \"count\"\n");
+    assert!(loaded.status.success(), "{loaded:?}");
+    assert_eq!(node.daemon.rules().rules.len(), rules.len() + 1);
+    through.exchange(100_000);
+    let log = node.daemon.log();
+    assert_eq!(log.matches("too many addresses").count(), 1, "{log}");
+}

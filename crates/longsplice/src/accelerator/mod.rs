@@ -195,8 +195,14 @@ impl Accelerator {
                 self.note_distance(step.server, step.answer.and_then(|answer| answer.round_trip));
             }
             Taken::HalfSeen { client, server } => {
-                if !self.passed.lock().holds((client, server), PassReason::Asymmetric) {
-                    self.pass_through((client, server), PassReason::Asymmetric);
+                // The SYN of a connection that this host opens does not come in.
+                let is_own = [client, server].iter().any(|end| self.local.contains(end.ip()));
+                let reason = match is_own {
+                    true => PassReason::OwnAddress,
+                    false => PassReason::Asymmetric,
+                };
+                if !self.passed.lock().holds((client, server), reason) {
+                    self.pass_through((client, server), reason);
                 }
             }
             Taken::Unconfirmed { client, server } => {
