@@ -66,11 +66,12 @@ pub enum Error {
 }
 
 impl Error {
-    /// Sorts an error of libbpf or the system by the user's remedy.
+    /// Sorts an error of libbpf or the system by the user's remedy. EPERM means a lack of capabilities; EACCES is about a
+    /// file or its directory, and no capability that splicing needs would help.
     pub(crate) fn from_io(what: impl Into<String>, source: io::Error) -> Self {
         let what = what.into();
         match source.raw_os_error() {
-            Some(libc::EPERM | libc::EACCES) => Error::Privileges { what },
+            Some(libc::EPERM) => Error::Privileges { what },
             Some(libc::EINVAL | libc::ENOTSUP | libc::ENOSYS | libc::E2BIG | libc::ENOENT) => {
                 Error::Unsupported { what, source }
             }
@@ -110,6 +111,14 @@ impl Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_closed_directory_is_not_a_lack_of_capabilities() {
+        let make = |code| Error::from_io("cannot create x", io::Error::from_raw_os_error(code));
+        assert!(matches!(make(libc::EPERM), Error::Privileges { .. }));
+        let told = make(libc::EACCES).to_string();
+        assert!(told.starts_with("cannot create x: Permission denied"), "{told}");
+    }
 
     #[test]
     fn the_verifiers_no_is_not_a_lack_of_privileges() {

@@ -5,7 +5,7 @@ use std::{
     fs::{self, Permissions},
     io,
     net::SocketAddr,
-    os::unix::fs::PermissionsExt,
+    os::unix::fs::{PermissionsExt, chown},
     path::Path,
 };
 
@@ -166,6 +166,21 @@ fn a_bpf_file_system_that_cannot_be_written_is_no_reason_to_end() {
     let daemon = other(&bed).under(&["unshare", "--mount", "sh", "-c", script, "sh"]);
     let read_only = io::Error::from_raw_os_error(30).to_string();
     relays(&bed, daemon, &read_only, "system");
+}
+
+/// Capabilities do not open a directory of root's, and lacking ones are not to blame.
+#[test]
+fn a_bpf_file_system_of_another_user_is_told_as_such() {
+    const NOBODY: u32 = 65_534;
+    let bed = bed("pins-closed");
+    let caps = "+bpf,+perfmon,+net_admin,+net_raw";
+    let script = format!(
+        "mount -t bpf -o mode=0700 bpf /sys/fs/bpf && exec setpriv --reuid {NOBODY} --regid {NOBODY} --clear-groups \
+         --inh-caps=-all,{caps} --ambient-caps=-all,{caps} -- \"$@\""
+    );
+    let daemon = other(&bed).under(&["unshare", "--mount", "sh", "-c", &script, "sh"]);
+    chown(daemon.dir(), Some(NOBODY), Some(NOBODY)).unwrap();
+    relays(&bed, daemon, "Permission denied", "system");
 }
 
 /// The pin of a clsact filter holds the program itself; it is put back, too.

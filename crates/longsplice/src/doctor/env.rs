@@ -8,6 +8,7 @@ use longsplice_engine::{
     notrack,
 };
 use nix::net::if_::{InterfaceFlags, if_nametoindex};
+use rustix::fs::{Access, AtFlags, CWD, accessat};
 
 use crate::address::PortRange;
 
@@ -39,6 +40,8 @@ pub trait Env {
     fn read(&self, path: &str) -> io::Result<String>;
     /// Returns whether the file exists.
     fn exists(&self, path: &str) -> bool;
+    /// Checks whether this process may write a file, or make files in a directory. Fails with the error of the system.
+    fn probe_write(&self, path: &str) -> io::Result<()>;
     /// Returns the target of a symbolic link.
     fn link(&self, path: &str) -> io::Result<String>;
     /// Returns the interfaces of this network namespace, sorted by name.
@@ -85,6 +88,10 @@ impl Env for Machine {
 
     fn exists(&self, path: &str) -> bool {
         Path::new(path).exists()
+    }
+
+    fn probe_write(&self, path: &str) -> io::Result<()> {
+        Ok(accessat(CWD, path, Access::WRITE_OK, AtFlags::EACCESS)?)
     }
 
     fn link(&self, path: &str) -> io::Result<String> {

@@ -19,6 +19,9 @@ use serde::Serialize;
 
 pub use env::{Env, Interface, Machine, Unmeasured};
 
+/// Directory of the pins.
+const BPFFS: &str = "/sys/fs/bpf";
+
 /// Result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]

@@ -1,8 +1,12 @@
 //! Checks the file system of the pins, and whether it outlives this process.
 
-use super::{Env, Finding, privileges};
+use std::io;
 
-const BPFFS: &str = "/sys/fs/bpf";
+use super::{BPFFS, Env, Finding, privileges};
+
+/// Remedy where the directory is another user's: capabilities do not open it.
+const AS_ROOT: &str =
+    "run it as the owner of /sys/fs/bpf (root), with sudo or by packaging/longsplice.service";
 
 /// Returns the device number and the type of the file system at `BPFFS`, as a process sees it.
 fn mounted(env: &dyn Env, process: &str) -> Option<(String, String)> {
@@ -25,7 +29,19 @@ fn mounted(env: &dyn Env, process: &str) -> Option<(String, String)> {
 pub(super) fn bpffs(env: &dyn Env) -> Vec<Finding> {
     let mend = format!("mount -t bpf bpf {BPFFS}");
     vec![match mounted(env, "self") {
-        Some((_, fs)) if fs == "bpf" => Finding::good("bpffs", format!("mounted at {BPFFS}")),
+        Some((_, fs)) if fs == "bpf" => match env.probe_write(BPFFS) {
+            Ok(()) => Finding::good("bpffs", format!("mounted at {BPFFS}")),
+            Err(why) => Finding::missing(
+                "bpffs",
+                format!("mounted at {BPFFS}, where this process cannot keep pins: {why}"),
+            )
+            .mend(match why.kind() {
+                io::ErrorKind::ReadOnlyFilesystem => {
+                    "mount it writable for the daemon (in a unit: ReadWritePaths=/sys/fs/bpf)"
+                }
+                _ => AS_ROOT,
+            }),
+        },
         Some((_, fs)) => {
             Finding::missing("bpffs", format!("{BPFFS} is a {fs}: pins cannot be kept there")).mend(mend)
         }

@@ -1,6 +1,6 @@
 //! Checks the privileges of this process.
 
-use super::{Env, Finding};
+use super::{BPFFS, Env, Finding};
 
 const NET_ADMIN: u32 = 12;
 const NET_RAW: u32 = 13;
@@ -54,10 +54,14 @@ pub(super) fn capabilities(env: &dyn Env) -> Vec<Finding> {
             "capabilities",
             format!("this process lacks {}", lacking.join(", ")),
         )
-        .mend(
-            "run it with sudo or by packaging/longsplice.service, or: \
-             setcap cap_bpf,cap_net_admin,cap_net_raw,cap_perfmon+ep \"$(command -v longsplice)\"",
-        )
+        // Capabilities alone do not help a user who may not write where the pins are.
+        .mend(match env.probe_write(BPFFS).is_ok() {
+            true => {
+                "run it with sudo or by packaging/longsplice.service, or: \
+                 setcap cap_bpf,cap_net_admin,cap_net_raw,cap_perfmon+ep \"$(command -v longsplice)\""
+            }
+            false => "run it with sudo or by packaging/longsplice.service",
+        })
     }]
 }
 

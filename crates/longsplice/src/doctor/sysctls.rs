@@ -96,21 +96,37 @@ pub(super) fn source_validation(env: &dyn Env) -> Vec<Finding> {
     vec![Finding::notice("rp-filter", text).mend("sysctl -w net.ipv4.conf.all.rp_filter=2")]
 }
 
+/// Checks that forwarding of the loopback is on, or can be switched on, without which no route is found.
 pub(super) fn loopback_forwarding(env: &dyn Env) -> Vec<Finding> {
-    let is_off = |family: &&str| {
-        let path = format!("/proc/sys/net/{family}/conf/lo/forwarding");
-        env.value(&path).is_ok_and(|value| value == "0")
-    };
+    let path = |family: &str| format!("/proc/sys/net/{family}/conf/lo/forwarding");
+    let is_off = |family: &&str| env.value(&path(family)).is_ok_and(|value| value == "0");
     let off: Vec<_> = ["ipv4", "ipv6"].into_iter().filter(is_off).collect();
-    vec![match off.is_empty() {
-        true => Finding::good("lo-forwarding", "on"),
-        false => Finding::good(
+    let refused = off.iter().filter_map(|family| {
+        let why = env.probe_write(&path(family)).err()?;
+        Some((format!("net.{family}.conf.lo.forwarding=1"), why))
+    });
+    let refused: Vec<_> = refused.collect();
+    vec![match refused.first() {
+        None if off.is_empty() => Finding::good("lo-forwarding", "on"),
+        None => Finding::good(
             "lo-forwarding",
             format!(
                 "off ({}); the daemon switches it on for its look-ups of routes",
                 off.join(", ")
             ),
         ),
+        Some((_, why)) => {
+            let text = format!(
+                "off ({}), and this process cannot switch it on, which look-ups of routes need: {why}",
+                off.join(", ")
+            );
+            let set: Vec<_> = refused.iter().map(|(set, _)| set.as_str()).collect();
+            let remedy = format!(
+                "sysctl -w {}, from where /proc/sys can be written (in a unit: ReadWritePaths=/proc/sys/net/ipv4 -/proc/sys/net/ipv6)",
+                set.join(" ")
+            );
+            Finding::missing("lo-forwarding", text).mend(remedy)
+        }
     }]
 }
 

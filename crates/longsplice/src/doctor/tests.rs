@@ -16,6 +16,8 @@ struct Fake {
     cost: Result<(u32, u32), Unmeasured>,
     native_xdp: bool,
     before: Option<ProgramsBefore>,
+    /// File that cannot be written, and the number of the error.
+    refused: Option<(&'static str, i32)>,
 }
 
 const CONFIG: &str =
@@ -78,6 +80,7 @@ impl Fake {
             cost: Ok((80, 60)),
             native_xdp: true,
             before: None,
+            refused: None,
         }
     }
 
@@ -101,6 +104,12 @@ impl Env for Fake {
     }
     fn exists(&self, path: &str) -> bool {
         self.files.contains_key(path)
+    }
+    fn probe_write(&self, path: &str) -> io::Result<()> {
+        match self.refused {
+            Some((refused, code)) if refused == path => Err(io::Error::from_raw_os_error(code)),
+            _ => Ok(()),
+        }
     }
     fn link(&self, path: &str) -> io::Result<String> {
         self.read(path)
@@ -425,6 +434,50 @@ fn a_kernel_that_refuses_the_programs_cannot_splice() {
 }
 
 #[test]
+fn what_cannot_be_written_is_missing_and_its_remedy_helps() {
+    const EACCES: i32 = 13;
+    const EROFS: i32 = 30;
+    const FORWARDING: &str = "/proc/sys/net/ipv4/conf/lo/forwarding";
+    let refused = |path, code| Fake {
+        refused: Some((path, code)),
+        ..Fake::good()
+    };
+    for (fake, says, mends) in [
+        (
+            refused("/sys/fs/bpf", EACCES),
+            "bpffs Missing mounted at /sys/fs/bpf, where this process cannot keep pins: Permission denied",
+            "as the owner of /sys/fs/bpf",
+        ),
+        (
+            refused("/sys/fs/bpf", EROFS),
+            "cannot keep pins: Read-only file system",
+            "ReadWritePaths=/sys/fs/bpf",
+        ),
+        (
+            refused(FORWARDING, EROFS),
+            "lo-forwarding Missing off (ipv4), and this process cannot switch it on",
+            "sysctl -w net.ipv4.conf.lo.forwarding=1, from where",
+        ),
+    ] {
+        assert!(!examine(&fake).splice_available, "{says}");
+        let found = complaints(&fake);
+        assert_eq!(found.len(), 1, "{says}: {found:?}");
+        assert!(found[0].contains(says) && found[0].contains(mends), "{found:?}");
+    }
+    // It is of no matter where forwarding is on.
+    let on = refused(FORWARDING, EROFS).with(FORWARDING, "1\n");
+    assert_eq!(complaints(&on), Vec::<String>::new());
+    // Capabilities do not open what belongs to root.
+    let user = refused("/sys/fs/bpf", EACCES).with("/proc/self/status", "CapEff:\t0000000000000000\n");
+    let found = complaints(&user);
+    assert!(
+        found.iter().any(|line| line.starts_with("capabilities Missing")),
+        "{found:?}"
+    );
+    assert!(!found.iter().any(|line| line.contains("setcap")), "{found:?}");
+}
+
+#[test]
 fn programs_before_ours_are_told() {
     let lines = |lines: &[&str]| lines.iter().map(|&line| line.to_owned()).collect();
     let with = |before: &[&str], unseen: &[&str]| Fake {
@@ -467,6 +520,7 @@ fn an_empty_machine_is_survived() {
         cost: Err(Unmeasured::Failed("nothing was measured".into())),
         native_xdp: false,
         before: None,
+        refused: None,
     };
     let report = examine(&fake);
     assert!(!report.splice_available);
