@@ -39,7 +39,7 @@ use crate::{
     neighbours::Neighbours,
     options::Options,
     order::Foreign,
-    pins::Pins,
+    pins::{Pins, Undo},
     ring::Ring,
     run::{self, Context, Ran},
     serials::Serials,
@@ -111,20 +111,17 @@ impl Dataplane {
             Some(pins) => pins,
             None => Pins::make(&options.instance)?,
         };
-        let undo = |_: &Error| {
-            if !adopted {
-                pins.remove_all()
-            }
-        };
-        let loaded = load(&pins, options, adopted).inspect_err(undo)?;
+        let mut undo = Undo((!adopted).then(|| pins.clone()));
+        let loaded = load(&pins, options, adopted)?;
         let grace = Arc::new(Grace::of_kernel()?);
         let slots = SlotTable::map(loaded.slots.as_fd(), loaded.slots.max_entries(), grace.clone())
             .map_err(|e| Error::from_io("cannot map the slots", e))?;
-        let meta = init_meta(&loaded.meta, &pins, options, loaded.hash_keys).inspect_err(undo)?;
+        let meta = init_meta(&loaded.meta, &pins, options, loaded.hash_keys)?;
         let pins = match adopted {
             true => pins,
             false => pins.publish()?,
         };
+        undo.0 = (!adopted).then(|| pins.clone());
         loaded.hold_maps(&pins)?;
         let orphans = Slot::take_over(&slots, adopted);
         let plane = Dataplane {
@@ -169,6 +166,7 @@ impl Dataplane {
         if adopted && grace.wait(GRACE_AT_START).is_err() {
             tracing::warn!("what a predecessor freed last cannot be used yet: no grace period has passed");
         }
+        undo.0 = None;
         Ok((plane, orphans))
     }
 

@@ -5,6 +5,7 @@
 //! made under a name with a `~`, and is renamed once all maps are pinned there: at any instant it is complete, or is none.
 
 use std::{
+    collections::BTreeSet,
     ffi::OsStr,
     fs::{self, File, TryLockError},
     io,
@@ -145,6 +146,11 @@ pub(crate) fn others(ours: &Path) -> Vec<PathBuf> {
     let mut found = list();
     found.retain(|path| path != ours && !is_unfinished(path) && trust(path).is_ok());
     found
+}
+
+/// Returns the names of all instances that have directories.
+pub(crate) fn instances() -> BTreeSet<String> {
+    list().iter().map(|path| instance_of(path).to_owned()).collect()
 }
 
 fn list() -> Vec<PathBuf> {

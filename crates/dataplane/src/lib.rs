@@ -97,6 +97,7 @@ pub use leg::{LegStart, LegState};
 pub use mode::Mode;
 pub use options::Options;
 pub use order::Foreign;
+pub use pins::remove_unserved;
 pub use ring::Ring;
 pub use run::{Context, Ran};
 pub use slot::{Slot, Sockets};

@@ -263,6 +263,27 @@ impl Pins {
     }
 }
 
+/// Removes the pins of all instances whose names begin with `prefix` and that no process serves, with their flows.
+pub fn remove_unserved(prefix: &str) {
+    for instance in generations::instances() {
+        if instance.starts_with(prefix) {
+            Pins::unserved(&instance).iter().for_each(Pins::remove_all);
+        }
+    }
+}
+
+/// Removes pins when it is dropped: those of a start that has failed.
+#[derive(Debug)]
+pub(crate) struct Undo(pub(crate) Option<Pins>);
+
+impl Drop for Undo {
+    fn drop(&mut self) {
+        if let Some(pins) = &self.0 {
+            pins.remove_all();
+        }
+    }
+}
+
 fn make_directory(path: &Path) -> io::Result<()> {
     match fs::DirBuilder::new().mode(0o700).create(path) {
         Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(e),

@@ -6,7 +6,9 @@ mod place;
 
 use std::{io, net::IpAddr};
 
-use longsplice_dataplane::{Context, Dataplane, Error as PlaneError, Hook, Options, XdpError, XdpMode};
+use longsplice_dataplane::{
+    Context, Dataplane, Error as PlaneError, Hook, Options, XdpError, XdpMode, remove_unserved,
+};
 
 /// Translations in a row; a packet's time to live limits it.
 const REPEAT: u32 = 250;
@@ -48,13 +50,14 @@ impl MeasureError {
     }
 }
 
-/// Measures the cost, which takes about a second, most of it to load the programs. Makes and removes pins of `instance`;
-/// no other process may use that name. Needs the privileges of splicing, and /sys/fs/bpf mounted.
+/// Measures the cost, which takes about a second, most of it to load the programs. Makes and removes pins of an instance
+/// whose name begins with `prefix`, as no other instance's may: what interrupted measurements have left is removed. Needs the privileges of splicing, and /sys/fs/bpf mounted.
 ///
 /// # Errors
 /// Returns the step that failed; nothing is left behind.
-pub fn segment_cost(instance: &str) -> Result<SegmentCost, MeasureError> {
-    let instance = instance.to_owned();
+pub fn segment_cost(prefix: &str) -> Result<SegmentCost, MeasureError> {
+    remove_unserved(prefix);
+    let instance = format!("{prefix}{}", std::process::id());
     // The namespace is the thread's, and ends with it.
     let measured = std::thread::spawn(move || in_place(&instance)).join();
     measured.unwrap_or_else(|_| Err(MeasureError::Place("the measuring thread panicked".into())))

@@ -1,6 +1,6 @@
 //! `longsplice doctor` on this machine, with everything that it tries.
 
-use std::process::Command;
+use std::{fs, os::unix::fs::DirBuilderExt, path::PathBuf, process::Command};
 
 use longsplice_tests::binary;
 
@@ -33,4 +33,23 @@ fn segments_of_the_comparison_are_forwarded() {
     let finding = findings.iter().find(|f| f["check"] == "xdp").unwrap();
     let text = finding["text"].as_str().unwrap();
     assert!(!text.contains("a test run failed"), "{text}");
+}
+
+/// A comparison that was interrupted leaves its pins to the next one. Those of a process that runs are its own.
+#[test]
+fn pins_of_an_interrupted_comparison_are_removed() {
+    let make = |name: &str| {
+        let path = PathBuf::from(format!("/sys/fs/bpf/longsplice-doctor:{name}"));
+        fs::DirBuilder::new().mode(0o700).create(&path).unwrap();
+        path
+    };
+    // No process has numbers as high as these.
+    let (left, served) = (make("4194305"), make("4194306"));
+    let lock = fs::File::open(&served).unwrap();
+    lock.try_lock().unwrap();
+    findings(&[]);
+    let are_there = (left.exists(), served.exists());
+    fs::remove_dir(&served).unwrap();
+    let _ = fs::remove_dir(&left);
+    assert_eq!(are_there, (false, true));
 }

@@ -9,7 +9,7 @@ use std::{
     path::Path,
 };
 
-use longsplice_tests::{Bed, Config, Daemon, Pair, Policy, SOON, eventually, soon};
+use longsplice_tests::{Bed, Config, Daemon, Pair, Policy, SOON, eventually, soon, veth_line};
 
 const BYTES: u64 = 200_000;
 
@@ -181,6 +181,22 @@ fn a_bpf_file_system_of_another_user_is_told_as_such() {
     let daemon = other(&bed).under(&["unshare", "--mount", "sh", "-c", &script, "sh"]);
     chown(daemon.dir(), Some(NOBODY), Some(NOBODY)).unwrap();
     relays(&bed, daemon, "Permission denied", "system");
+}
+
+/// The pins have their names already when forwarding of the loopback turns out to be closed.
+#[test]
+fn a_start_that_fails_late_leaves_no_pins() {
+    let net = veth_line("pins-late", Default::default());
+    let target = SocketAddr::from((net.server_addr, 7000));
+    let front = (net.forwarder_client_addr, 8082).into();
+    let script = "echo 0 > /proc/sys/net/ipv4/conf/lo/forwarding && mount --bind /proc/sys /proc/sys && \
+                  mount -o remount,ro,bind /proc/sys && exec \"$@\"";
+    let daemon = Daemon::of(&Config::new().listener(front, target, "now", "now"));
+    let mut daemon = daemon.under(&["unshare", "--mount", "sh", "-c", script, "sh"]);
+    daemon.start(&net.forwarder);
+    let why = daemon.status().health.why_not.unwrap_or_default();
+    assert!(why.contains("lo/forwarding to 1"), "{why}");
+    assert_eq!(daemon.generations(), [] as [std::path::PathBuf; 0]);
 }
 
 /// The pin of a clsact filter holds the program itself; it is put back, too.

@@ -12,6 +12,9 @@ use rustix::fs::{Access, AtFlags, CWD, accessat};
 
 use crate::address::PortRange;
 
+/// First part of the names of instances of measurements: a colon is in no name that a user can give.
+const PREFIX: &str = "doctor:";
+
 /// A network interface.
 #[derive(Debug, Clone)]
 pub struct Interface {
@@ -140,8 +143,7 @@ impl Env for Machine {
     }
 
     fn segment_cost(&self) -> Result<SegmentCost, Unmeasured> {
-        let instance = format!("doctor-{}", std::process::id());
-        measure::segment_cost(&instance).map_err(|error| match error.is_refusal() {
+        measure::segment_cost(PREFIX).map_err(|error| match error.is_refusal() {
             true => Unmeasured::Refused(error.to_string()),
             false => Unmeasured::Failed(error.to_string()),
         })
