@@ -66,7 +66,8 @@ impl Links {
     fn lacks(&self, ifindex: u32) -> bool {
         !self.by_index.contains_key(&ifindex)
             && !self.others.contains(&ifindex)
-            && if_indextoname(ifindex).is_ok()
+            // Without an interface, nix returns an empty name.
+            && if_indextoname(ifindex).is_ok_and(|name| !name.is_empty())
     }
 
     /// Returns the names of the interfaces with Ethernet headers that are up, by index.
