@@ -45,6 +45,34 @@ fn front(net: &Line) -> SocketAddr {
     (net.forwarder_client_addr, 8080).into()
 }
 
+/// A pair comes back, gives up its slot, is spliced again in another one, and the daemon dies while the first one rests.
+#[test]
+fn a_flow_that_was_spliced_in_another_slot_before_is_adopted() {
+    let mut rng = rng();
+    for (policy, state) in [
+        (Policy::ON_DEMAND, "detached"),
+        (Policy::ON_DEMAND_DORMANT, "dormant"),
+    ] {
+        for _ in 0..4 {
+            let mut bed = Bed::new("kill-again", policy);
+            let mut pair = bed.connect();
+            pair.exchange(1000);
+            bed.splice(&pair, state);
+            let flow = bed.daemon.wait_state(pair.client_port(), &[state]);
+            bed.daemon.unsplice(flow.id).unwrap();
+            bed.daemon.wait_state(pair.client_port(), &["relay"]);
+            // The slot is free a tenth of a second later, and rests for another one.
+            thread::sleep(Duration::from_millis(rng.u64(100..160)));
+            bed.splice(&pair, state);
+            bed.daemon.kill();
+            bed.daemon.start(&bed.net.forwarder);
+            let status = bed.daemon.status();
+            assert_eq!(status.adopted_total, 1, "{status:?}");
+            pair.exchange(1000);
+        }
+    }
+}
+
 /// Kills the daemon in mid-transfer, restarts it in mid-transfer, and lets it see the end.
 fn spliced_flows_survive(policy: Policy<'_>, state: &str) {
     let mut rng = rng();

@@ -31,14 +31,12 @@ pub(crate) fn adopt(context: &Context, orphans: Vec<Slot>) {
                 tracing::warn!(%error, "cannot adopt a dormant flow");
             }
             kernel.quarantine.put(slot, legs, PerSide::both(0));
-        } else if legs
-            .iter()
-            .any(|leg| plane.direction(*leg).is_some_and(|d| d.serial == slot.serial()))
-        {
+        } else if legs.iter().any(|leg| is_its(plane.direction(*leg), &slot)) {
             lost += 1;
             plane.unregister(slot.serial(), legs);
         }
-        // Else a finished call has left the slot: its sockets may have been in another flow since, which has the records.
+        // Else a flow has left the slot: its sockets may be in another one since, under the same number, which has the
+        // records.
     }
     let adopted = reaper::records(plane)
         .map(|flows| flows.len())
@@ -51,6 +49,11 @@ pub(crate) fn adopt(context: &Context, orphans: Vec<Slot>) {
     if adopted + lost > 0 {
         tracing::info!(adopted, lost, "adopted the flows of a predecessor");
     }
+}
+
+/// Returns true if the slot has the state of these records.
+fn is_its(records: Option<Direction>, slot: &Slot) -> bool {
+    records.is_some_and(|d| d.serial == slot.serial() && d.slot == Some(slot.index()))
 }
 
 /// Starts the task that looks for predecessors that have ended; it ends with the context.
