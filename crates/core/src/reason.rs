@@ -83,7 +83,8 @@ pub enum RelayReason {
     System,
 }
 
-/// Reason for which a pair is spliced: the advisor's, or that it is idle. The name is stable: it stands in `status --json` and in metrics.
+/// Reason for which a pair is spliced: the advisor's, or that it is idle. The name is stable: it stands in `status --json`
+/// and in metrics.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, Hash, strum::Display, strum::IntoStaticStr, strum::VariantArray,
 )]

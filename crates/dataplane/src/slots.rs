@@ -222,7 +222,7 @@ mod tests {
         });
         slot.fill(1, legs, Mode::Track);
         for side in Side::BOTH {
-            // What only the other layout has is not read.
+            // A copy lacks the fields that only the other layout has.
             if cfg!(not(feature = "other-layout")) {
                 assert_eq!(slot.leg(side).bytes(), legs[side].bytes(), "{side:?}");
             }

@@ -70,7 +70,7 @@ fn a_program_that_does_not_keep_up_is_passed_by() {
     ways.gives(&packet, "asked", SHOT);
 }
 
-/// What the program sends on has a checksum computed anew, which would hide the damage from its receiver.
+/// The program computes the checksum of what it sends on anew, and would hide the damage from the receiver.
 #[test]
 fn a_program_is_not_asked_about_what_was_corrupted() {
     let ways = Ways::new(&[rule(Match::default(), Action::Ask)]);

@@ -111,13 +111,8 @@ impl Interfaces {
     /// if an interface waits for its routes.
     pub(crate) fn follow(&self, plane: &Dataplane, only: Option<&[String]>, links: &Links) -> bool {
         let chosen = |link: &Link| !link.is_port && only.is_none_or(|only| only.contains(&link.name));
-        let all = links;
-        let Links {
-            by_index: links,
-            routed,
-            ..
-        } = links;
-        let wanted: HashMap<u32, &Link> = links
+        let Links { by_index, routed, .. } = links;
+        let wanted: HashMap<u32, &Link> = by_index
             .iter()
             .filter(|(index, link)| link.is_up && routed.contains(index) && chosen(link))
             .map(|(index, link)| (*index, link))
@@ -127,9 +122,9 @@ impl Interfaces {
         // A predecessor may have watched others.
         let before: Vec<u32> = watched().keys().copied().collect();
         let mut unrouted = self.unrouted.lock();
-        unrouted.retain(|ifindex, _| !wanted.contains_key(ifindex) && links.contains_key(ifindex));
+        unrouted.retain(|ifindex, _| !wanted.contains_key(ifindex) && by_index.contains_key(ifindex));
         for ifindex in plane.linked_interfaces().into_iter().chain(before) {
-            let is_kept = links
+            let is_kept = by_index
                 .get(&ifindex)
                 .filter(|link| chosen(link))
                 .is_some_and(|link| {
@@ -139,12 +134,12 @@ impl Interfaces {
                 });
             if is_kept && !wanted.contains_key(&ifindex) {
                 // The time for its routes begins when it is up again.
-                match links[&ifindex].is_up {
+                match by_index[&ifindex].is_up {
                     true => drop(unrouted.entry(ifindex).or_insert_with(Instant::now)),
                     false => drop(unrouted.remove(&ifindex)),
                 }
             } else if !wanted.contains_key(&ifindex) {
-                if all.lacks(ifindex) {
+                if links.lacks(ifindex) {
                     continue;
                 }
                 unrouted.remove(&ifindex);

@@ -138,8 +138,7 @@ impl Handshakes {
         let Stage::Unconfirmed(waiting) = &mut known.stage else {
             return None;
         };
-        if let Some(both) = waiting.sockets.withdraw() {
-            waiting.sockets.put_back(both);
+        if waiting.sockets.withdraw() {
             let acknowledgement = waiting.answered.acknowledgement.clone().unwrap_or_default();
             let opened = self
                 .send_marked(ends.1, &acknowledgement)

@@ -40,15 +40,13 @@ impl Unheard {
         self.0.take()
     }
 
-    /// Puts both sockets back.
-    pub(super) fn put_back(&mut self, both: PerSide<OwnedFd>) {
-        self.0 = Some(both);
-    }
-
-    /// Closes both sockets in silence, unless the client's has acknowledged something of its client: then it returns both.
-    pub(super) fn withdraw(&mut self) -> Option<PerSide<OwnedFd>> {
-        let both = self.0.take()?;
-        // What comes from now on is acknowledged by the server.
+    /// Closes both sockets in silence. Returns true if it keeps them, because the client's has acknowledged something of its
+    /// client.
+    pub(super) fn withdraw(&mut self) -> bool {
+        let Some(both) = &self.0 else {
+            return false;
+        };
+        // The server acknowledges all that comes from now on.
         let deaf = SockRef::from(&both.client).attach_filter(&[DISCARD]);
         if has_said_something(&both.client) {
             if deaf.is_ok()
@@ -56,21 +54,21 @@ impl Unheard {
             {
                 tracing::warn!(%error, "a client is not heard: it will be reset");
             }
-            return Some(both);
+            return true;
         }
-        for socket in both {
+        for socket in self.0.take().into_iter().flatten() {
             if let Err(error) = close_silently(socket) {
                 tracing::warn!(%error, "an end of a connection that was not taken over is reset");
             }
         }
-        None
+        false
     }
 }
 
 impl Drop for Unheard {
     fn drop(&mut self) {
-        // What it returns is reset: it has acknowledged bytes.
-        drop(self.withdraw());
+        // The kernel resets the ends of those that it keeps: bytes were acknowledged.
+        self.withdraw();
     }
 }
 

@@ -4,10 +4,7 @@
 mod netlink;
 mod routing;
 
-use std::{
-    io,
-    net::{IpAddr, Ipv6Addr},
-};
+use std::{io, net::IpAddr};
 
 use longsplice_repair::options;
 use parking_lot::Mutex;
@@ -33,7 +30,7 @@ pub fn own_addresses() -> io::Result<Vec<IpAddr>> {
             RouteNetlinkMessage::NewAddress(message) => own_of(message),
             _ => None,
         })
-        .filter(|address| !matches!(address, IpAddr::V6(v6) if is_link_local(*v6)))
+        .filter(|address| !matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local()))
         .collect();
     own.sort();
     own.dedup();
@@ -52,10 +49,6 @@ fn own_of(message: &AddressMessage) -> Option<IpAddr> {
         _ => None,
     };
     find(local).or_else(|| find(proper))
-}
-
-fn is_link_local(address: Ipv6Addr) -> bool {
-    address.segments()[0] & 0xffc0 == 0xfe80
 }
 
 /// Lets a socket have any local address (`IP_TRANSPARENT`), as the listener of a rule that delivers must; call it before
