@@ -37,7 +37,7 @@ use crate::reason::{RelayReason, SpliceReason};
 
 pub use period::Period;
 pub use queue::{QueueWatch, StandingQueue};
-pub use sample::{CongestionControl, LOSS_SEGMENTS, LOSSY, LegSample};
+pub use sample::{CongestionControl, EARLIER_SPANS, LOSS_SEGMENTS, LOSSY, LegSample};
 
 /// Advice for a pair at this moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -404,6 +404,9 @@ impl Direction<'_> {
         if self.thresholds.is_negligible(self.sender, self.receiver) && self.sender.base_rtt() <= BESIDE {
             return true;
         }
+        if self.thresholds.is_final && !self.sender.sent_bulk_lately(self.path) {
+            return false;
+        }
         // A queue on the sender's own leg is counted in its window; after a splice it may be there as before.
         let path = match self.thresholds.is_final {
             true => self.sender.rtt.saturating_add(self.receiver.base_rtt()),
@@ -414,6 +417,7 @@ impl Direction<'_> {
             // The relay holds this sender back: its peak shows its capacity, and the relay will let it reach that once
             // the other leg has grown.
             true => self.sender.received_peak.max(self.sender.received_rate),
+            false if self.thresholds.is_final => self.sender.received_lately(),
             false => self.sender.received_rate,
         };
         predicted >= needed / 100 * self.thresholds.enough_percent

@@ -150,7 +150,40 @@ fn a_connection_alone_on_its_bottleneck_stays_taken_over() {
     let node = before_a_bottleneck("acc-alone");
     let mut pair = node.connect();
     pair.exchange_unevenly(3 << 20, 0);
-    assert_eq!(totals(&node.daemon.status()), (1, 0));
+    let status = node.daemon.status();
+    assert_eq!(
+        totals(&status),
+        (1, 0),
+        "{:?}",
+        status.accelerator.unwrap().released_by_reason
+    );
+    pair.close();
+}
+
+/// Its application is the limit, and its window is enough for the whole path. A stream that ends does not show that.
+#[test]
+fn a_connection_slower_than_its_window_is_released() {
+    let link = || "rtt=20ms,100Mbit".parse().unwrap();
+    let node = Node::new(
+        emulated("acc-slower", link(), link()),
+        &["--standing-queue", "keep"],
+    );
+    let mut pair = node.connect();
+    pair.exchange_unevenly(4 << 20, 0);
+    let released = || {
+        let status = node.daemon.status();
+        assert_eq!(status.accelerator.as_ref().unwrap().taken_over_total, 1);
+        status.accelerator.unwrap().released_by_reason["keeps_its_rate"]
+    };
+    assert_eq!(released(), 0, "it ended");
+    soon("the release", || {
+        // Each piece takes half of a round trip.
+        for _ in 0..5 {
+            pair.exchange_unevenly(24_000, 0);
+        }
+        released() == 1
+    });
+    pair.exchange(1 << 20);
     pair.close();
 }
 

@@ -75,6 +75,8 @@ pub struct LegSample {
     pub out_of_order: u32,
     /// Payload bytes per second that came from the peer since the previous sample; 0 for the first.
     pub received_rate: u64,
+    /// `received_rate` of the samples before, the latest first; 0 where there was none.
+    pub received_earlier: [u64; EARLIER_SPANS],
     /// Highest `received_rate` so far, over times of at least an RTT; `received_rate` if it was not kept.
     pub received_peak: u64,
     /// Window that we offer to the peer, in bytes (`rcv_wnd`); `u32::MAX` if the kernel does not tell.
@@ -91,6 +93,10 @@ pub struct LegSample {
 /// unless the path holds only a few segments.
 pub const LOSSY: u64 = 500;
 
+/// Spans before the last one whose rates are known. A stream that begins or ends fills its span in part; of three in a row
+/// that it touches, one is whole.
+pub const EARLIER_SPANS: usize = 2;
+
 /// Number of segments below which losses are not judged.
 pub const LOSS_SEGMENTS: u32 = 200;
 
@@ -101,7 +107,23 @@ const INITIAL_WINDOW: u64 = 10;
 impl LegSample {
     /// Returns whether the peer needs more than an initial window in each round trip of the whole path.
     pub(super) fn sends_bulk(&self, path: Duration) -> bool {
-        bytes_in(self.received_rate, path) > INITIAL_WINDOW * u64::from(self.mss)
+        self.is_bulk(self.received_rate, path)
+    }
+
+    /// Returns whether the peer needed more than that in each of the last spans.
+    pub(super) fn sent_bulk_lately(&self, path: Duration) -> bool {
+        let mut earlier = self.received_earlier.into_iter();
+        self.sends_bulk(path) && earlier.all(|rate| self.is_bulk(rate, path))
+    }
+
+    fn is_bulk(&self, rate: u64, path: Duration) -> bool {
+        bytes_in(rate, path) > INITIAL_WINDOW * u64::from(self.mss)
+    }
+
+    /// Returns the highest rate at which bytes came from the peer in the last spans.
+    pub(super) fn received_lately(&self) -> u64 {
+        let earlier = self.received_earlier.into_iter();
+        earlier.fold(self.received_rate, u64::max)
     }
 
     /// Returns the round-trip time without queues, as far as known: queues behind a relay are its own, and end with it.

@@ -25,6 +25,7 @@ fn leg(rtt: Duration) -> LegSample {
         segments_received: 10_000,
         out_of_order: 0,
         received_rate: 0,
+        received_earlier: [0; EARLIER_SPANS],
         received_peak: 0,
         receive_window: 6 << 20,
         peer_window: 6 << 20,
@@ -37,6 +38,7 @@ fn leg(rtt: Duration) -> LegSample {
 fn sending(rtt: Duration, mbit: u64) -> LegSample {
     LegSample {
         received_rate: mbit * MBIT,
+        received_earlier: [mbit * MBIT; EARLIER_SPANS],
         received_peak: mbit * MBIT,
         ..leg(rtt)
     }

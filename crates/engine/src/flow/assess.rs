@@ -8,7 +8,7 @@ use std::{
 };
 
 use longsplice_core::{
-    advisor::{CongestionControl, LegSample},
+    advisor::{CongestionControl, EARLIER_SPANS, LegSample},
     plan::{LegOptions, Plan, match_legs, timestamps_length},
     reason::RelayReason,
     seq::{Offset, Seq},
@@ -175,6 +175,7 @@ pub(crate) fn sample(socket: &TcpStream, info: &TcpInfo) -> LegSample {
         segments_received: info.data_segs_in(),
         out_of_order: info.rcv_ooopack().unwrap_or(0),
         received_rate: 0,
+        received_earlier: [0; EARLIER_SPANS],
         received_peak: 0,
         receive_window: info.rcv_wnd().unwrap_or(u32::MAX),
         peer_window: info.snd_wnd().unwrap_or(u32::MAX),

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use longsplice_core::advisor::EARLIER_SPANS;
 use longsplice_dataplane::{PerSide, Side};
 use longsplice_repair::TcpInfo;
 use tokio::time::Instant;
@@ -28,6 +29,8 @@ pub(crate) struct Meter {
     /// Time at which bytes were last seen, and their number.
     seen: (Instant, PerSide<u64>),
     rates: PerSide<u64>,
+    /// Rates of the spans before the last one, the latest first.
+    earlier: PerSide<[u64; EARLIER_SPANS]>,
     peaks: PerSide<u64>,
 }
 
@@ -39,6 +42,7 @@ impl Meter {
             span: SHORTEST,
             seen: (now, PerSide::both(0)),
             rates: PerSide::both(0),
+            earlier: PerSide::both([0; EARLIER_SPANS]),
             peaks: PerSide::both(0),
         }
     }
@@ -53,6 +57,9 @@ impl Meter {
         for side in Side::BOTH {
             let bytes = pump.bytes(side);
             let per_second = u128::from(bytes - self.bytes[side]) * 1_000_000 / elapsed.as_micros().max(1);
+            let earlier = &mut self.earlier[side];
+            earlier.rotate_right(1);
+            earlier[0] = self.rates[side];
             self.rates[side] = u64::try_from(per_second).unwrap_or(u64::MAX);
             self.peaks[side] = self.peaks[side].max(self.rates[side]);
             self.bytes[side] = bytes;
@@ -79,6 +86,11 @@ impl Meter {
     /// Returns the rates of the last sample.
     pub(crate) fn rates(&self) -> PerSide<u64> {
         self.rates
+    }
+
+    /// Returns the rates of the samples before the last one, the latest first.
+    pub(crate) fn earlier(&self) -> PerSide<[u64; EARLIER_SPANS]> {
+        self.earlier
     }
 
     /// Returns the highest rates of all samples.

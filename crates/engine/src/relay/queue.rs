@@ -22,8 +22,7 @@ const LEAST: u64 = 32 << 10;
 /// Largest receive buffer that is set, in bytes.
 const LARGEST: u64 = 16 << 20;
 
-/// Part of a receive buffer that remains after one look, in percent, while it is made smaller. The window that was
-/// offered cannot be taken back, and segments above the buffer would be dropped.
+/// Part of a receive buffer that remains after one look, in percent, while it is made smaller.
 const SHRINK_PERCENT: u64 = 80;
 
 /// Round trips for which the window of a leg that repairs losses has to last: one for the bytes on their way, one for those that
@@ -34,6 +33,10 @@ const ROUND_TRIPS_OF_REPAIRS: u32 = 3;
 /// ends by rounds in which it was never short of data (draft-ietf-ccwg-bbr section 5.3.1). Until then it paces at 2.9 times the
 /// rate of the path, and overfills the path's queue with each loss that it repairs.
 const ROUND_TRIPS_OF_STARTUP: u32 = 4;
+
+/// Round trips of a leg in which its window opens again behind two segments. The kernel closes it so far when a segment comes for
+/// which a buffer that was made smaller has no room (`tcp_clamp_window`).
+const ROUND_TRIPS_OF_OPENING: u32 = 8;
 
 /// Limit of the queues of a pair.
 #[derive(Debug)]
@@ -51,6 +54,8 @@ struct Sight {
     acknowledged: u64,
     /// Bytes that wait: unread, between the sockets, unsent.
     queued: u64,
+    /// Bytes of them that are unread.
+    unread: u64,
     /// Number of segments that have come out of order.
     out_of_order: u32,
     /// Window that the sender was offered, in bytes; 0 if the kernel does not tell.
@@ -69,6 +74,7 @@ impl Sight {
             at,
             acknowledged: 0,
             queued: 0,
+            unread: 0,
             out_of_order: 0,
             window: 0,
             round_trip: Duration::ZERO,
@@ -125,7 +131,15 @@ impl Measured {
             false => (sight.queued, 1),
         };
         let wanted = bytes_in(self.rate, round_trips * sight.round_trip) + half;
-        let buffer = next_buffer(self.buffer, stays, 2 * half, wanted, sight.window);
+        // What the sender was offered comes within a round trip, in which some leaves. If the buffer has no room for it, it lasts
+        // until the window is open again.
+        let offered = sight.unread + sight.window;
+        let filled = offered.saturating_sub(bytes_in(self.rate, sight.round_trip));
+        let least = filled.min(bytes_in(self.rate, ROUND_TRIPS_OF_OPENING * sight.round_trip));
+        let now = self.buffer.unwrap_or(stays.max(offered));
+        let next = next_buffer(now, stays, 2 * half, wanted, least);
+        let is_the_kernels = self.buffer.is_none() && stays <= 2 * half;
+        let buffer = Some(next).filter(|_| !is_the_kernels && self.buffer != Some(next));
         self.buffer = buffer.or(self.buffer);
         self.last = Sight { starts, ..sight };
         Limits { unsent: half, buffer }
@@ -161,10 +175,12 @@ impl QueueLimit {
                 continue;
             }
             let (source, sink) = (pump.socket(side), pump.socket(side.other()));
+            let unread = u64::from(unread(source)?);
             let sight = Sight {
                 at: now,
                 acknowledged: to.bytes_acked(),
-                queued: u64::from(unread(source)?) + pump.held(side) as u64 + u64::from(unsent(sink)?),
+                queued: unread + pump.held(side) as u64 + u64::from(unsent(sink)?),
+                unread,
                 out_of_order: from.rcv_ooopack().unwrap_or(0),
                 window: from.rcv_wnd().map_or(0, u64::from),
                 round_trip: Duration::from_micros(from.rtt_us().max(from.rcv_rtt_us()).into()),
@@ -182,23 +198,19 @@ impl QueueLimit {
     }
 }
 
-/// Returns the receive buffer to set, in bytes of payload; `None` leaves it as it is. `queued` bytes wait of at most
-/// `most`; the sender needs `wanted` to keep the rate, and was offered `window`.
-fn next_buffer(buffer: Option<u64>, queued: u64, most: u64, wanted: u64, window: u64) -> Option<u64> {
-    let now = match (buffer, queued > most) {
-        (None, false) => return None,
-        (None, true) => queued.max(window),
-        (Some(now), _) => now,
-    };
+/// Returns the receive buffer that follows one of `now` bytes of payload. `queued` bytes wait of at most `most`, and the sender
+/// needs `wanted` to keep the rate. Less than `least` would let the stream run dry, and is no reason to grow.
+fn next_buffer(now: u64, queued: u64, most: u64, wanted: u64, least: u64) -> u64 {
+    let shrunk = (now * SHRINK_PERCENT / 100).max(least).min(now);
     let next = if queued > most {
-        wanted.max(now * SHRINK_PERCENT / 100)
+        wanted.max(shrunk)
     } else if queued < most / 4 {
         // The leg drains what comes: it may be able to take more.
         now + now / 4
     } else {
-        wanted.max(now * SHRINK_PERCENT / 100).min(now)
+        wanted.max(shrunk).min(now)
     };
-    Some(next.clamp(LEAST, LARGEST)).filter(|&next| Some(next) != buffer)
+    next.clamp(LEAST, LARGEST)
 }
 
 /// Returns the rate, in bytes per second, at which so many bytes pass in this time.
@@ -221,30 +233,35 @@ mod tests {
     use crate::{Acceleration, OpenError, Pair, Splicer, SplicerConfig, Until, relay::loopback::connection};
 
     #[test]
-    fn a_short_queue_leaves_the_kernel_alone() {
-        assert_eq!(next_buffer(None, 0, 100 << 10, 1 << 20, 64 << 10), None);
-        assert_eq!(next_buffer(None, 100 << 10, 100 << 10, 1 << 20, 64 << 10), None);
+    fn a_long_queue_shrinks_the_buffer_to_what_the_rate_needs() {
+        let (most, wanted) = (250_000, 200_000);
+        let mut buffer = 2_000_000;
+        for _ in 0..20 {
+            let next = next_buffer(buffer, 2_000_000, most, wanted, 0);
+            assert_eq!(next, wanted.max(buffer * 80 / 100));
+            buffer = next;
+        }
+        assert_eq!(buffer, wanted);
     }
 
     #[test]
-    fn a_long_queue_shrinks_the_buffer_to_what_the_rate_needs() {
-        let (most, wanted) = (250_000, 200_000);
-        let mut buffer = next_buffer(None, 2_000_000, most, wanted, 1_000_000);
-        assert_eq!(buffer, Some(1_600_000));
-        for _ in 0..20 {
-            buffer = next_buffer(buffer, 2_000_000, most, wanted, 1_000_000).or(buffer);
+    fn a_buffer_is_not_made_smaller_than_it_may_be() {
+        for queued in [250_000, 100_000] {
+            let next = |least| next_buffer(400_000, queued, 125_000, 90_000, least);
+            assert_eq!(next(390_000), 390_000);
+            assert_eq!(next(200_000), 320_000);
+            assert_eq!(next(500_000), 400_000, "it does not grow");
         }
-        assert_eq!(buffer, Some(wanted));
     }
 
     #[test]
     fn an_empty_queue_lets_it_grow_up_to_a_limit() {
-        let mut buffer = Some(100_000);
-        assert_eq!(next_buffer(buffer, 0, 250_000, 50_000, 50_000), Some(125_000));
+        let mut buffer = 100_000;
+        assert_eq!(next_buffer(buffer, 0, 250_000, 50_000, 0), 125_000);
         for _ in 0..100 {
-            buffer = next_buffer(buffer, 0, 250_000, 50_000, 50_000).or(buffer);
+            buffer = next_buffer(buffer, 0, 250_000, 50_000, 0);
         }
-        assert_eq!(buffer, Some(LARGEST));
+        assert_eq!(buffer, LARGEST);
     }
 
     const LONGEST: Duration = Duration::from_millis(75);
@@ -298,6 +315,28 @@ mod tests {
         }
         let buffer = looks.state.buffer.unwrap();
         assert!((1_000_000..1_000_000 + 2 * half).contains(&buffer), "{buffer}");
+    }
+
+    #[test]
+    fn a_short_queue_leaves_the_kernel_alone() {
+        let mut looks = Looks::new();
+        let most = 2 * bytes_in(1_000_000 * 1_000 / 92, LONGEST / 2);
+        for queued in [0, most - 10] {
+            assert_eq!(looks.look(queued).buffer, None);
+        }
+        assert!(looks.look(most + 10).buffer.is_some());
+    }
+
+    /// A sender that is near may fill its window before the node looks again.
+    #[test]
+    fn a_buffer_has_room_for_what_was_offered() {
+        for (round_trip, expected) in [(92, 3_200_000), (46, 3_500_000), (20, 3_200_000)] {
+            let mut looks = Looks::new();
+            looks.sight.round_trip = Duration::from_millis(round_trip);
+            looks.sight.unread = 2_000_000;
+            let buffer = looks.look(2_000_000).buffer.unwrap();
+            assert!(buffer.abs_diff(expected) < 10, "{round_trip} ms: {buffer}");
+        }
     }
 
     #[test]

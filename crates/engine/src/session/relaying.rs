@@ -248,6 +248,7 @@ impl Session<'_> {
             }
             let most = self.throttle.rate_of(side).unwrap_or(u64::MAX);
             sample.received_rate = self.pace.rates()[side].min(most);
+            sample.received_earlier = self.pace.earlier()[side].map(|rate| rate.min(most));
             sample.received_peak = self.pace.peaks()[side].min(most);
             sample.send_buffer_limited = self.full_buffers.percent()[side];
             samples.push(sample);

@@ -81,6 +81,32 @@ fn released(thresholds: &Thresholds, a: LegSample, b: LegSample) -> Option<Splic
     }
 }
 
+/// The sender reached 95 Mbit/s over 20 ms, and would reach half of that over 40.
+#[test]
+fn a_stream_that_begins_or_ends_shows_no_rate() {
+    let thresholds = Thresholds::for_gain(ms(10), 115);
+    let lately = |mbit: [u64; 1 + EARLIER_SPANS]| {
+        let [last, earlier @ ..] = mbit.map(|mbit| mbit * MBIT);
+        let near = LegSample {
+            received_rate: last,
+            received_earlier: earlier,
+            ..sending(ms(20), 95)
+        };
+        released(&thresholds, near, leg(ms(20)))
+    };
+    for partly in [
+        [40, 95, 95],
+        [40, 40, 95],
+        [40, 0, 0],
+        [40, 40, 0],
+        [40, 0, 40],
+        [95, 95, 95],
+    ] {
+        assert_eq!(lately(partly), None, "{partly:?}");
+    }
+    assert_eq!(lately([40, 40, 40]), Some(SpliceReason::KeepsItsRate));
+}
+
 #[test]
 fn a_node_whose_buffers_are_the_limit_is_no_help() {
     let thresholds = Thresholds::for_gain(ms(10), 115);
