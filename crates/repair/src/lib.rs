@@ -30,4 +30,6 @@ pub use repair::{CloseError, Repair, close_silently, enter, probe_repair, set_in
 pub use state::{CongestionState, State};
 pub use sys::Error;
 pub use thaw::{first_clock, thaw, thaw_with_syn};
-pub use window::{fit_receive_buffer, grow_receive_buffer, set_receive_growth, set_receive_window};
+pub use window::{
+    fit_receive_buffer, fit_send_buffer, grow_receive_buffer, set_receive_growth, set_receive_window,
+};

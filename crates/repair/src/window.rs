@@ -1,4 +1,4 @@
-//! Sets the receive window that was promised to the peer, and the buffer that has to take it.
+//! Sets the receive window that was promised to the peer, and the buffers that have to take it, or what is outstanding.
 //!
 //! The kernel keeps them apart (Linux 6.18, `net/ipv4/tcp_input.c`). The *promise* is the right edge of the window: the
 //! socket drops bytes beyond it, and the edge never goes back. The *buffer* bounds the memory, and with it the next
@@ -8,13 +8,14 @@
 //! where 4.6 MB would have been offered), and drops bytes that exceed the system's largest buffer
 //! (`net.ipv4.tcp_rmem`): the sender retransmits those after a timeout.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 
 use libc::c_int;
 use longsplice_core::seq::Seq;
 
 use crate::{
-    options::receive_buffer,
+    options::{receive_buffer, send_buffer},
+    queues::unacknowledged,
     repair::{Repair, enter},
     sys::{self, Error, Opt, RepairWindow, opt},
 };
@@ -22,6 +23,7 @@ use crate::{
 const REPAIR_WINDOW: Opt = opt!(IPPROTO_TCP, TCP_REPAIR_WINDOW = 29);
 const RCVLOWAT: Opt = opt!(SOL_SOCKET, SO_RCVLOWAT);
 const RCVBUFFORCE: Opt = opt!(SOL_SOCKET, SO_RCVBUFFORCE);
+const SNDBUFFORCE: Opt = opt!(SOL_SOCKET, SO_SNDBUFFORCE);
 const BUF_LOCK: Opt = opt!(SOL_SOCKET, SO_BUF_LOCK);
 /// Value of `uapi/linux/socket.h`.
 const SOCK_RCVBUF_LOCK: u32 = 2;
@@ -112,8 +114,31 @@ pub fn fit_receive_buffer(fd: impl AsFd, bytes: u32) -> Result<(), Error> {
     if grow_receive_buffer(fd, bytes)? >= bytes || receive_buffer(fd)? >= enough {
         return Ok(());
     }
+    force(fd, RCVBUFFORCE, bytes)
+}
+
+/// Makes the send buffer take `bytes` (0 to 2^28) more, in any pieces, beyond `net.core.wmem_max`. Automatic growth stays on or
+/// off, as it was.
+///
+/// # Errors
+/// `EPERM` without `CAP_NET_ADMIN`.
+pub fn fit_send_buffer(fd: impl AsFd, bytes: u32) -> Result<(), Error> {
+    let fd = fd.as_fd();
+    // The kernel counts twice the payload; small segments take more.
+    let enough = bytes
+        .saturating_add(unacknowledged(fd)?)
+        .saturating_mul(4)
+        .min(i32::MAX as u32);
+    if send_buffer(fd)? >= enough {
+        return Ok(());
+    }
+    force(fd, SNDBUFFORCE, enough / 2)
+}
+
+/// Sets a buffer beyond the system's limit; the kernel doubles the number. Undoes that this fixes its size.
+fn force(fd: BorrowedFd<'_>, buffer: Opt, bytes: u32) -> Result<(), Error> {
     let locks = sys::get::<u32>(fd, BUF_LOCK)?.0;
-    sys::set(fd, RCVBUFFORCE, bytes)?;
+    sys::set(fd, buffer, bytes)?;
     sys::set(fd, BUF_LOCK, locks)
 }
 

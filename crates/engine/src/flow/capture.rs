@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, io, time::Duration};
 
 use longsplice_core::seq::Seq;
 use longsplice_dataplane::{Event, LegState, Mode, PerSide, Side};
-use longsplice_repair::{enter, options, seed_send_queue};
+use longsplice_repair::{enter, fit_send_buffer, seed_send_queue};
 use tokio::time::{Instant, sleep_until};
 
 use super::Flow;
@@ -169,6 +169,10 @@ pub(crate) async fn take_over(flow: &Flow, pump: &Pump) -> io::Result<bool> {
             () = sleep_until(Instant::now() + TICK) => {}
         }
     };
+    if let Err(error) = make_room(pump, &outstanding) {
+        tracing::debug!(%error, "a socket cannot take what is outstanding: the ends keep it");
+        return Ok(false);
+    }
     let mut acked = PerSide::default();
     for side in Side::BOTH {
         let (from, bytes) = &outstanding[side];
@@ -183,12 +187,18 @@ pub(crate) async fn take_over(flow: &Flow, pump: &Pump) -> io::Result<bool> {
     Ok(mode == Mode::Track)
 }
 
-/// Puts bytes into the send queue of a parked socket, as if it had sent them.
+/// Makes room in both send queues for the bytes that came from the other sides.
+fn make_room(pump: &Pump, outstanding: &PerSide<(Seq, Vec<u8>)>) -> Result<(), longsplice_repair::Error> {
+    for side in Side::BOTH {
+        let bytes = u32::try_from(outstanding[side].1.len()).unwrap_or(u32::MAX);
+        fit_send_buffer(pump.socket(side.other()), bytes)?;
+    }
+    Ok(())
+}
+
+/// Puts bytes into the send queue of a parked socket, which has room for them, as if it had sent them.
 fn seed(pump: &Pump, side: Side, bytes: &[u8]) -> io::Result<()> {
-    let socket = pump.socket(side);
-    let room = u32::try_from(bytes.len()).unwrap_or(u32::MAX).saturating_mul(2);
-    let _ = options::set_send_buffer(socket, room.max(1 << 20));
-    let repair = enter(socket)?;
+    let repair = enter(pump.socket(side))?;
     let seeded = seed_send_queue(&repair, bytes)?;
     repair.leave_silently()?;
     match seeded == bytes.len() {

@@ -1,9 +1,9 @@
 //! Tests that a thawed socket retransmits bytes that its predecessor sent and the peer lacks.
 
-use std::{net::TcpStream, thread, time::Instant};
+use std::{fs, net::TcpStream, thread, time::Instant};
 
 use longsplice_core::seq::Seq;
-use longsplice_repair::{enter, options, seed_send_queue, tcp_info, unacknowledged, unsent};
+use longsplice_repair::{enter, fit_send_buffer, options, seed_send_queue, tcp_info, unacknowledged, unsent};
 
 use crate::common::{Made, Random, carry, expect, settle, write};
 
@@ -76,4 +76,24 @@ fn what_does_not_fit_is_left_for_an_ordinary_write() {
         scope.spawn(|| write(&a, &bytes[taken..]));
         expect(&b, &bytes);
     });
+}
+
+/// The limit of the system is for programs that write, `net.core.wmem_max`.
+#[test]
+fn a_buffer_that_was_fitted_takes_more_than_the_system_lets_programs_have() {
+    let most: usize = fs::read_to_string("/proc/sys/net/core/wmem_max")
+        .unwrap()
+        .trim()
+        .parse()
+        .unwrap();
+    let bytes = Random::new(12).bytes(2 * most + (1 << 20));
+    let open = || Made::new(START, 5, 1_000_000).thaw();
+    let (a, _b) = open();
+    options::set_send_buffer(&a, u32::try_from(2 * bytes.len()).unwrap()).unwrap();
+    assert!(seed(&a, &bytes) < bytes.len(), "set");
+    let (a, b) = open();
+    fit_send_buffer(&a, u32::try_from(bytes.len()).unwrap()).unwrap();
+    assert_eq!(seed(&a, &bytes), bytes.len(), "fitted");
+    expect(&b, &bytes);
+    carry(&a, &b, b"and on");
 }
