@@ -264,8 +264,8 @@ static __always_inline int is_held_back(const struct ls_record *rec, const struc
 }
 
 /*
- * Admits or refuses a reset. It may be one below what the far end acknowledges: the number of a FIN before
- * it, which Linux accepts.
+ * Returns the verdict if it refuses a reset; 0, which is no drop, if it may pass. It may be one below what
+ * the far end acknowledges: the number of a FIN before it, which Linux accepts.
  *
  * A sender to which a socket of ours offered more may be ahead of the far end's window, and its reset with
  * it; the reset of one that is_held_back() is behind it. The far end would drop both without an answer, and
@@ -273,31 +273,31 @@ static __always_inline int is_held_back(const struct ls_record *rec, const struc
  * challenges it (RFC 5961 section 3.2); the answer to the challenge has the number that counts. As many pass
  * as SYNs, which are challenged alike.
  */
-static __always_inline enum admission admit_reset(const struct ls_record *rec, const struct ls_record *back,
-						  __u32 offered, struct segment *seg, enum ls_verdict *reason)
+static __always_inline enum ls_verdict refuse_reset(const struct ls_record *rec, const struct ls_record *back,
+						    __u32 offered, struct segment *seg)
 {
 	__u32 acked = back->rx_ack + back->ack_off, edge = back->rx_edge + back->ack_off;
 
 	if (!is_held_back(rec, back, acked, seg)) {
 		if (before(seg->seq, acked - 1) || after(seg->seq, acked + (65535 << scale_out(back))))
-			return refuse(reason, LS_V_DROP_WINDOW);
+			return LS_V_DROP_WINDOW;
 		if (!after(seg->seq, edge))
-			return ADMITTED;
+			return 0;
 	}
 	/* A smaller window may have no number that counts for nothing. */
 	if (!after(edge, acked + 2))
-		return after(seg->seq, offered + 1) ? refuse(reason, LS_V_DROP_WINDOW) : ADMITTED;
+		return after(seg->seq, offered + 1) ? LS_V_DROP_WINDOW : 0;
 	if (!may_challenge(rec))
-		return refuse(reason, LS_V_DROP_WINDOW);
+		return LS_V_DROP_WINDOW;
 	/* A reset next to what was forwarded would count (note_end()). */
 	seg->seq = seg->end = edge - 1 == end_of(rec) ? edge - 2 : edge - 1;
-	return ADMITTED;
+	return 0;
 }
 
 /*
- * Admits or refuses a segment of a spliced flow. Admits it with seg->in_place if it can be the sender's own:
- * it is to be noted and forwarded; without seg->in_place if it may be: it is to be forwarded and not noted.
- * `offered` is the edge up to which the sender may send.
+ * Returns the verdict if it refuses a segment of a spliced flow; 0, which is no drop, if it may pass: with
+ * seg->in_place if it can be the sender's own, and is to be noted and forwarded; without it if it may be, and
+ * is to be forwarded and not noted. `offered` is the edge up to which the sender may send.
  *
  * The rules are those of RFC 9293 section 3.10.7.4 and RFC 5961, seen from the middle: the far end's own
  * check is the same with better knowledge, and answers segments that it does not accept. So segments that may
@@ -308,31 +308,33 @@ static __always_inline enum admission admit_reset(const struct ls_record *rec, c
  * An acknowledgement that is_held_back() gets the number at which the far end reads it. No guess changes our
  * notes: two guesses could achieve what one cannot, make a reset count or turn TSval back.
  */
-static __always_inline enum admission admit_against(const struct ls_record *rec, const struct ls_record *back,
-						    __u32 offered, struct segment *seg,
-						    enum ls_verdict *reason)
+__noinline int admit_against(const struct ls_record *rec, const struct ls_record *back, __u32 offered,
+			     struct segment *seg)
 {
-	__u32 acked = back->rx_ack + back->ack_off;
+	__u32 acked;
 
+	if (!rec || !back || !seg)
+		return LS_V_DROP_WINDOW;
+	acked = back->rx_ack + back->ack_off;
 	seg->in_place = 0;
 	if (seg->flags & TCP_RST)
-		return admit_reset(rec, back, offered, seg, reason);
+		return refuse_reset(rec, back, offered, seg);
 	if (seg->flags & TCP_SYN)
-		return may_challenge(rec) ? ADMITTED : refuse(reason, LS_V_DROP_SYN);
+		return may_challenge(rec) ? 0 : LS_V_DROP_SYN;
 	if (acks_too_little(rec, back, seg) || after(seg->ack, end_of(back) + back->seq_off))
-		return refuse(reason, LS_V_DROP_ACK);
+		return LS_V_DROP_ACK;
 	if ((after(seg->seq, offered) && after(seg->end, offered + 1)) ||
 	    before(seg->end, acked - 1 - (65535 << scale_in(back))))
-		return refuse(reason, LS_V_DROP_WINDOW);
+		return LS_V_DROP_WINDOW;
 	if (is_held_back(rec, back, acked, seg))
 		seg->seq = seg->end = acked;
 	if (before(seg->end, acked))
-		return ADMITTED;
+		return 0;
 	/* The segment is not lost for good: retransmitted after the missing bytes, it is next in order. */
 	if (after(seg->seq, end_of(rec)) && !is_echo(rec, back, seg))
-		return seg->end != seg->seq ? refuse(reason, LS_V_DROP_TSECR) : ADMITTED;
+		return seg->end != seg->seq ? LS_V_DROP_TSECR : 0;
 	seg->in_place = 1;
-	return ADMITTED;
+	return 0;
 }
 
 /* Returns whether a segment has payload that was not forwarded before; a segment that is not noted must not
@@ -347,8 +349,7 @@ static __noinline enum admission admit_by_both(const struct flow_ref *flow, stru
 					       enum ls_verdict *reason)
 {
 	struct ls_record *back = find_back(flow);
-	enum admission admission;
-	__u32 offered;
+	__u32 offered, verdict;
 
 	seg->in_place = 0;
 	if (!back)
@@ -357,10 +358,12 @@ static __noinline enum admission admit_by_both(const struct flow_ref *flow, stru
 	/* A local socket may have offered more before. */
 	if (flow->slot)
 		offered = seq_max(offered, flow->slot->leg[flow->side & 1].tx_edge);
-	admission = admit_against(flow->rec, back, offered, seg, reason);
-	if (admission == ADMITTED && !seg->in_place && !(seg->flags & TCP_RST) && has_news(flow->rec, seg))
+	verdict = admit_against(flow->rec, back, offered, seg);
+	if (verdict)
+		return refuse(reason, verdict);
+	if (!seg->in_place && !(seg->flags & TCP_RST) && has_news(flow->rec, seg))
 		return refuse(reason, LS_V_DROP_WINDOW);
-	return admission;
+	return ADMITTED;
 }
 
 /* Returns the record of the direction back that lies beside a direction's record: out of date while the flow
