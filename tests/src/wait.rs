@@ -15,8 +15,12 @@ use std::{
 /// Limit of time for an action that takes moments on an idle machine. Only a failing test waits so long.
 pub const SOON: Duration = Duration::from_secs(20);
 
-/// Interval between two polls.
-const LOOK: Duration = Duration::from_millis(5);
+/// Shortest and longest interval between two polls. It grows with the wait: a daemon that answers all the time takes the
+/// processor from those that other tests wait for.
+const LOOKS: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(40)];
+
+/// Part of the wait so far that an interval takes.
+const SHARE: u32 = 16;
 
 /// Scales a limit of time to this machine: the environment variable `LONGSPLICE_PATIENCE` is a factor, for an emulated
 /// machine; without it, the limit stays as it is.
@@ -48,7 +52,7 @@ pub fn eventually_or<T>(
             return found;
         }
         assert!(start.elapsed() < limit, "waited {limit:?} in vain for {}", what());
-        thread::sleep(LOOK);
+        thread::sleep((start.elapsed() / SHARE).clamp(LOOKS[0], LOOKS[1]));
     }
 }
 

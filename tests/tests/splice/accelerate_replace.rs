@@ -34,11 +34,11 @@ fn outlive_replacements(net: Emulated) {
     let mut node = Node::new(net, &[]);
     let at = SocketAddr::from((node.listener.local_addr().unwrap().ip(), 7001));
     let server = node.net.server.run(|| TcpListener::bind(at)).unwrap().unwrap();
-    let load = Load::start(&node.net.client, at, server, 4);
+    let load = Load::start(&node.net.client, at, server, 2);
     for _ in 0..2 {
         let before = load.served();
         soon("the load to be served", || load.served() > before + 20);
-        let mut pairs: Vec<_> = (0..4).map(|_| node.connect()).collect();
+        let mut pairs: Vec<_> = (0..2).map(|_| node.connect()).collect();
         let mut idle = node.connect();
         Depth::TakenOver.reach(&node, &mut idle);
         let done = AtomicBool::new(false);
