@@ -273,8 +273,8 @@ static __always_inline int is_held_back(const struct ls_record *rec, const struc
  * challenges it (RFC 5961 section 3.2); the answer to the challenge has the number that counts. As many pass
  * as SYNs, which are challenged alike.
  */
-static __always_inline enum ls_verdict refuse_reset(const struct ls_record *rec, const struct ls_record *back,
-						    __u32 offered, struct segment *seg)
+static __always_inline enum ls_verdict admit_reset(const struct ls_record *rec, const struct ls_record *back,
+						   __u32 offered, struct segment *seg)
 {
 	__u32 acked = back->rx_ack + back->ack_off, edge = back->rx_edge + back->ack_off;
 
@@ -318,7 +318,7 @@ __noinline int admit_against(const struct ls_record *rec, const struct ls_record
 	acked = back->rx_ack + back->ack_off;
 	seg->in_place = 0;
 	if (seg->flags & TCP_RST)
-		return refuse_reset(rec, back, offered, seg);
+		return admit_reset(rec, back, offered, seg);
 	if (seg->flags & TCP_SYN)
 		return may_challenge(rec) ? 0 : LS_V_DROP_SYN;
 	if (acks_too_little(rec, back, seg) || after(seg->ack, end_of(back) + back->seq_off))
