@@ -4,8 +4,7 @@
 #
 # As root, two programs run at the same time: the one of spliced connections, which takes as long as all others, and in turn the others.
 #
-#   RUST_TEST_THREADS=N   how many tests of a program run at once; two for each processor, and three of spliced connections: most
-#                         of them wait most of the time
+#   RUST_TEST_THREADS=N   how many tests of a program run at once; two for each processor: most of them wait most of the time
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -19,7 +18,6 @@ trap '[[ -z $spliced ]] || kill -INT -- "-$spliced"; rm -rf "$work"' EXIT
 # One line for each test that found this machine unable to do what it needs (`longsplice_lab::not_run`).
 export LONGSPLICE_NOT_RUN=$work/not-run
 : >"$LONGSPLICE_NOT_RUN"
-threads_spliced=${RUST_TEST_THREADS:-$((3 * $(nproc)))}
 export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((2 * $(nproc)))}
 # Each crate is compiled and linted at once: clippy's driver is the compiler with more lints. (A check of its own would read all of it,
 # and all that it depends on, once more.)
@@ -95,7 +93,6 @@ all_but() {
 # Runs the program of spliced connections, and what of it could fail differently over IPv6: the rest is the same code, ipv6.rs has
 # what only IPv6 has, and `make soak` runs more of it.
 spliced() {
-    export RUST_TEST_THREADS=$threads_spliced
     tests splice --workspace --test splice -- "${timed[@]}"
     LONGSPLICE_FAMILY=6 tests splice6 --workspace --test splice -- "${timed[@]}" alike:: handshake:: pmtu:: reset:: sigkill:: syn::
 }
