@@ -371,11 +371,8 @@ impl Direction<'_> {
     /// Returns whether the buffers of this host hold the stream below the rate that both ends would reach with the windows
     /// that they have.
     fn is_slowed_by_own_buffers(&self) -> bool {
-        let now = bytes_in(self.sender.received_rate, self.sender.rtt);
         let sends_too_little = self.receiver.send_buffer_limited >= BUFFER_LIMITED_PERCENT;
-        let offers_too_little = self.is_bulk()
-            && !self.is_backlogged()
-            && now.saturating_mul(10) >= u64::from(self.sender.receive_window).saturating_mul(9);
+        let offers_too_little = self.is_bulk() && !self.is_backlogged() && self.sender.uses_up_buffer();
         let window = self.sender.in_flight_estimate().max(USUAL_WINDOW);
         let window = window.min(self.receiver.peer_window.into());
         (sends_too_little || offers_too_little)

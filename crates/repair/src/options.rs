@@ -22,6 +22,7 @@ const USER_TIMEOUT: Opt = opt!(IPPROTO_TCP, TCP_USER_TIMEOUT);
 const LINGER: Opt = opt!(SOL_SOCKET, SO_LINGER);
 const KEEPALIVE: Opt = opt!(SOL_SOCKET, SO_KEEPALIVE);
 const RCVBUF: Opt = opt!(SOL_SOCKET, SO_RCVBUF);
+const MEMINFO: Opt = opt!(SOL_SOCKET, SO_MEMINFO);
 const RCVBUF_FORCE: Opt = opt!(SOL_SOCKET, SO_RCVBUFFORCE);
 const WINDOW_CLAMP: Opt = opt!(IPPROTO_TCP, TCP_WINDOW_CLAMP);
 const SNDBUF: Opt = opt!(SOL_SOCKET, SO_SNDBUF);
@@ -149,6 +150,13 @@ pub fn keepalive(fd: impl AsFd) -> Result<bool, Error> {
 /// Returns the receive buffer in bytes, as the kernel accounts it: with its overhead, so about twice the payload.
 pub fn receive_buffer(fd: impl AsFd) -> Result<u32, Error> {
     Ok(sys::get::<u32>(fd, RCVBUF)?.0)
+}
+
+/// Returns the memory that what was received and not yet read takes, as the kernel accounts it, in bytes (`SK_MEMINFO_RMEM_ALLOC`
+/// of `SO_MEMINFO`): more than that does not fit into [`receive_buffer`].
+pub fn receive_memory(fd: impl AsFd) -> Result<u32, Error> {
+    // The kernel gives as many of its counters as are asked for; this is the first.
+    Ok(sys::get::<u32>(fd, MEMINFO)?.0)
 }
 
 /// Fixes the receive buffer and ends its automatic growth. The kernel doubles the number and bounds it by

@@ -81,6 +81,8 @@ pub struct LegSample {
     pub received_peak: u64,
     /// Window that we offer to the peer, in bytes (`rcv_wnd`); `u32::MAX` if the kernel does not tell.
     pub receive_window: u32,
+    /// Receive buffer, in bytes of memory: payload takes about half of it (`SO_RCVBUF`).
+    pub receive_buffer: u32,
     /// Window that the peer offers to us, in bytes (`snd_wnd`); `u32::MAX` if the kernel does not tell.
     pub peer_window: u32,
     /// Share of the last samples in which our send buffer was the limit, in percent, the latest ones with the most weight.
@@ -145,6 +147,14 @@ impl LegSample {
             true => nearly(may_send, self.peer_window),
             false => nearly(self.in_flight_estimate(), self.receive_window),
         }
+    }
+
+    /// Returns whether the peer uses up the window that our receive buffer allows. The kernel closes the window for a moment when
+    /// a buffer was made smaller than what comes: such a window tells nothing.
+    pub(super) fn uses_up_buffer(&self) -> bool {
+        let in_flight = bytes_in(self.received_rate, self.rtt);
+        let window = u64::from(self.receive_window);
+        4 * window >= u64::from(self.receive_buffer) && in_flight.saturating_mul(10) >= 9 * window
     }
 
     /// Returns whether segments were lost on this leg, or its sender left slow start because its round trip grew.

@@ -28,6 +28,7 @@ fn leg(rtt: Duration) -> LegSample {
         received_earlier: [0; EARLIER_SPANS],
         received_peak: 0,
         receive_window: 6 << 20,
+        receive_buffer: 12 << 20,
         peer_window: 6 << 20,
         send_buffer_limited: 0,
         standing_queue: None,

@@ -34,10 +34,6 @@ const ROUND_TRIPS_OF_REPAIRS: u32 = 3;
 /// rate of the path, and overfills the path's queue with each loss that it repairs.
 const ROUND_TRIPS_OF_STARTUP: u32 = 4;
 
-/// Round trips of a leg in which its window opens again behind two segments. The kernel closes it so far when a segment comes for
-/// which a buffer that was made smaller has no room (`tcp_clamp_window`).
-const ROUND_TRIPS_OF_OPENING: u32 = 8;
-
 /// Limit of the queues of a pair.
 #[derive(Debug)]
 pub(crate) struct QueueLimit {
@@ -54,8 +50,9 @@ struct Sight {
     acknowledged: u64,
     /// Bytes that wait: unread, between the sockets, unsent.
     queued: u64,
-    /// Bytes of them that are unread.
+    /// Bytes of them that are unread, and the memory that they take.
     unread: u64,
+    memory: u64,
     /// Number of segments that have come out of order.
     out_of_order: u32,
     /// Window that the sender was offered, in bytes; 0 if the kernel does not tell.
@@ -75,11 +72,21 @@ impl Sight {
             acknowledged: 0,
             queued: 0,
             unread: 0,
+            memory: 0,
             out_of_order: 0,
             window: 0,
             round_trip: Duration::ZERO,
             far_round_trip: Duration::ZERO,
             starts: true,
+        }
+    }
+
+    /// Returns the size of a receive buffer, as it is set, that so many bytes fill: it holds memory, twice its size, and the fuller
+    /// the segments are, the less memory they take.
+    fn in_buffer(&self, bytes: u64) -> u64 {
+        match self.unread {
+            0 => bytes,
+            unread => bytes.saturating_mul(self.memory) / (2 * unread),
         }
     }
 }
@@ -131,13 +138,12 @@ impl Measured {
             false => (sight.queued, 1),
         };
         let wanted = bytes_in(self.rate, round_trips * sight.round_trip) + half;
-        // What the sender was offered comes within a round trip, in which some leaves. If the buffer has no room for it, it lasts
-        // until the window is open again.
-        let offered = sight.unread + sight.window;
-        let filled = offered.saturating_sub(bytes_in(self.rate, sight.round_trip));
-        let least = filled.min(bytes_in(self.rate, ROUND_TRIPS_OF_OPENING * sight.round_trip));
+        // What the sender was offered comes within a round trip, in which some leaves. For a segment that finds no room the kernel
+        // closes the window to two of them (`tcp_clamp_window`), and the stream runs dry until it is open again.
+        let offered = sight.in_buffer(sight.unread + sight.window);
+        let filled = offered.saturating_sub(sight.in_buffer(bytes_in(self.rate, sight.round_trip)));
         let now = self.buffer.unwrap_or(stays.max(offered));
-        let next = next_buffer(now, stays, 2 * half, wanted, least);
+        let next = next_buffer(now, stays, 2 * half, wanted, filled);
         let is_the_kernels = self.buffer.is_none() && stays <= 2 * half;
         let buffer = Some(next).filter(|_| !is_the_kernels && self.buffer != Some(next));
         self.buffer = buffer.or(self.buffer);
@@ -181,6 +187,7 @@ impl QueueLimit {
                 acknowledged: to.bytes_acked(),
                 queued: unread + pump.held(side) as u64 + u64::from(unsent(sink)?),
                 unread,
+                memory: u64::from(options::receive_memory(source)?),
                 out_of_order: from.rcv_ooopack().unwrap_or(0),
                 window: from.rcv_wnd().map_or(0, u64::from),
                 round_trip: Duration::from_micros(from.rtt_us().max(from.rcv_rtt_us()).into()),
@@ -199,9 +206,9 @@ impl QueueLimit {
 }
 
 /// Returns the receive buffer that follows one of `now` bytes of payload. `queued` bytes wait of at most `most`, and the sender
-/// needs `wanted` to keep the rate. Less than `least` would let the stream run dry, and is no reason to grow.
-fn next_buffer(now: u64, queued: u64, most: u64, wanted: u64, least: u64) -> u64 {
-    let shrunk = (now * SHRINK_PERCENT / 100).max(least).min(now);
+/// needs `wanted` to keep the rate. `filled` will be in the buffer: it does not get smaller than that, nor larger for it.
+fn next_buffer(now: u64, queued: u64, most: u64, wanted: u64, filled: u64) -> u64 {
+    let shrunk = (now * SHRINK_PERCENT / 100).max(filled).min(now);
     let next = if queued > most {
         wanted.max(shrunk)
     } else if queued < most / 4 {
@@ -247,7 +254,7 @@ mod tests {
     #[test]
     fn a_buffer_is_not_made_smaller_than_it_may_be() {
         for queued in [250_000, 100_000] {
-            let next = |least| next_buffer(400_000, queued, 125_000, 90_000, least);
+            let next = |filled| next_buffer(400_000, queued, 125_000, 90_000, filled);
             assert_eq!(next(390_000), 390_000);
             assert_eq!(next(200_000), 320_000);
             assert_eq!(next(500_000), 400_000, "it does not grow");
@@ -330,10 +337,10 @@ mod tests {
     /// A sender that is near may fill its window before the node looks again.
     #[test]
     fn a_buffer_has_room_for_what_was_offered() {
-        for (round_trip, expected) in [(92, 3_200_000), (46, 3_500_000), (20, 3_200_000)] {
+        for (round_trip, expected) in [(92, 3_200_000), (46, 3_500_000), (0, 4_000_000)] {
             let mut looks = Looks::new();
             looks.sight.round_trip = Duration::from_millis(round_trip);
-            looks.sight.unread = 2_000_000;
+            (looks.sight.unread, looks.sight.memory) = (2_000_000, 4_000_000);
             let buffer = looks.look(2_000_000).buffer.unwrap();
             assert!(buffer.abs_diff(expected) < 10, "{round_trip} ms: {buffer}");
         }

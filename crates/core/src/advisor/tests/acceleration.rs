@@ -114,6 +114,7 @@ fn a_node_whose_buffers_are_the_limit_is_no_help() {
         received_rate: bytes * 1_000 / rtt.as_millis() as u64,
         received_peak: bytes * 1_000 / rtt.as_millis() as u64,
         receive_window: 64 << 10,
+        receive_buffer: 128 << 10,
         ..leg(rtt)
     };
     let far = |limited| LegSample {
@@ -143,10 +144,21 @@ fn a_node_whose_buffers_are_the_limit_is_no_help() {
     // The window that we offer is used up, beside an end that offers four times as much.
     let offered = LegSample {
         receive_window: 16 << 10,
+        receive_buffer: 32 << 10,
         ..near(16 << 10, ms(50))
     };
     let free = LegSample { waiting: 0, ..far(0) };
     assert_eq!(released(&thresholds, offered, free), own);
+    let closed = LegSample {
+        receive_window: 3 << 10,
+        receive_buffer: 64 << 10,
+        ..offered
+    };
+    assert_eq!(
+        released(&thresholds, closed, free),
+        None,
+        "the kernel has closed it for a moment"
+    );
     assert_eq!(
         reason(warm(offered, free)),
         Some(RelayReason::AdvisedThroughput),
