@@ -142,7 +142,7 @@ impl Measured {
         // closes the window to two of them (`tcp_clamp_window`), and the stream runs dry until it is open again.
         let offered = sight.in_buffer(sight.unread + sight.window);
         let filled = offered.saturating_sub(sight.in_buffer(bytes_in(self.rate, sight.round_trip)));
-        let now = self.buffer.unwrap_or(stays.max(offered));
+        let now = self.buffer.unwrap_or(stays.max(sight.window).max(offered));
         let next = next_buffer(now, stays, 2 * half, wanted, filled);
         let is_the_kernels = self.buffer.is_none() && stays <= 2 * half;
         let buffer = Some(next).filter(|_| !is_the_kernels && self.buffer != Some(next));
