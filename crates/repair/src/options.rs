@@ -23,7 +23,7 @@ const LINGER: Opt = opt!(SOL_SOCKET, SO_LINGER);
 const KEEPALIVE: Opt = opt!(SOL_SOCKET, SO_KEEPALIVE);
 const RCVBUF: Opt = opt!(SOL_SOCKET, SO_RCVBUF);
 const MEMINFO: Opt = opt!(SOL_SOCKET, SO_MEMINFO);
-const RCVBUF_FORCE: Opt = opt!(SOL_SOCKET, SO_RCVBUFFORCE);
+pub(crate) const RCVBUF_FORCE: Opt = opt!(SOL_SOCKET, SO_RCVBUFFORCE);
 const WINDOW_CLAMP: Opt = opt!(IPPROTO_TCP, TCP_WINDOW_CLAMP);
 const SNDBUF: Opt = opt!(SOL_SOCKET, SO_SNDBUF);
 const TRANSPARENT: Opt = opt!(IPPROTO_IP, IP_TRANSPARENT);
@@ -152,10 +152,10 @@ pub fn receive_buffer(fd: impl AsFd) -> Result<u32, Error> {
     Ok(sys::get::<u32>(fd, RCVBUF)?.0)
 }
 
-/// Returns the memory that what was received and not yet read takes, as the kernel accounts it, in bytes (`SK_MEMINFO_RMEM_ALLOC`
-/// of `SO_MEMINFO`): more than that does not fit into [`receive_buffer`].
+/// Returns the memory that unread data takes, in bytes as the kernel accounts it, as [`receive_buffer`] does: the first counter
+/// of `SO_MEMINFO`.
 pub fn receive_memory(fd: impl AsFd) -> Result<u32, Error> {
-    // The kernel gives as many of its counters as are asked for; this is the first.
+    // The kernel writes only as many counters as there is room for.
     Ok(sys::get::<u32>(fd, MEMINFO)?.0)
 }
 

@@ -14,7 +14,7 @@ use libc::c_int;
 use longsplice_core::seq::Seq;
 
 use crate::{
-    options::{receive_buffer, send_buffer},
+    options::{RCVBUF_FORCE, receive_buffer, send_buffer},
     queues::unacknowledged,
     repair::{Repair, enter},
     sys::{self, Error, Opt, RepairWindow, opt},
@@ -22,8 +22,7 @@ use crate::{
 
 const REPAIR_WINDOW: Opt = opt!(IPPROTO_TCP, TCP_REPAIR_WINDOW = 29);
 const RCVLOWAT: Opt = opt!(SOL_SOCKET, SO_RCVLOWAT);
-const RCVBUFFORCE: Opt = opt!(SOL_SOCKET, SO_RCVBUFFORCE);
-const SNDBUFFORCE: Opt = opt!(SOL_SOCKET, SO_SNDBUFFORCE);
+const SNDBUF_FORCE: Opt = opt!(SOL_SOCKET, SO_SNDBUFFORCE);
 const BUF_LOCK: Opt = opt!(SOL_SOCKET, SO_BUF_LOCK);
 /// Value of `uapi/linux/socket.h`.
 const SOCK_RCVBUF_LOCK: u32 = 2;
@@ -114,11 +113,11 @@ pub fn fit_receive_buffer(fd: impl AsFd, bytes: u32) -> Result<(), Error> {
     if grow_receive_buffer(fd, bytes)? >= bytes || receive_buffer(fd)? >= enough {
         return Ok(());
     }
-    force(fd, RCVBUFFORCE, bytes)
+    force(fd, RCVBUF_FORCE, bytes)
 }
 
-/// Makes the send buffer take `bytes` (0 to 2^28) more, in any pieces, beyond `net.core.wmem_max`. Automatic growth stays on or
-/// off, as it was.
+/// Makes the send buffer take `bytes` (0 to 2^28) more, even beyond `net.core.wmem_max`. Automatic growth stays on or off,
+/// as it was.
 ///
 /// # Errors
 /// `EPERM` without `CAP_NET_ADMIN`.
@@ -132,7 +131,7 @@ pub fn fit_send_buffer(fd: impl AsFd, bytes: u32) -> Result<(), Error> {
     if send_buffer(fd)? >= enough {
         return Ok(());
     }
-    force(fd, SNDBUFFORCE, enough / 2)
+    force(fd, SNDBUF_FORCE, enough / 2)
 }
 
 /// Sets a buffer beyond the system's limit; the kernel doubles the number. Undoes that this fixes its size.

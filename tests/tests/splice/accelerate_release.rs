@@ -160,7 +160,7 @@ fn a_connection_alone_on_its_bottleneck_stays_taken_over() {
     pair.close();
 }
 
-/// Its application is the limit, and its window is enough for the whole path. A stream that ends does not show that.
+/// Sends less than its window allows: the node gains nothing. The end of a stream shows no rate.
 #[test]
 fn a_connection_slower_than_its_window_is_released() {
     let link = || "rtt=20ms,100Mbit".parse().unwrap();

@@ -117,9 +117,10 @@ fn attacked(policy: Policy<'_>, state: &str, traffic: Traffic) {
     for name in ["queued", "woken", "drop_ring_full", "syn_replaced"] {
         assert_eq!(moved(name), 0, "{name}");
     }
-    // One fragment in some millions guesses old bytes within the largest window and a known acknowledgement, as a repetition has
-    // them.
-    assert!(moved("fragment") <= 1, "fragment: {}", moved("fragment"));
+    // One first fragment in some 2^22 guesses old bytes and a known acknowledgement, as a repetition has them. None is allowed
+    // among few of them.
+    let lucky = of(|kind| *kind == Kind::FirstFragment) >> 18;
+    assert!(moved("fragment") <= lucky, "{} fragments", moved("fragment"));
     for name in [
         "drop_window",
         "drop_ack",

@@ -81,7 +81,7 @@ pub struct LegSample {
     pub received_peak: u64,
     /// Window that we offer to the peer, in bytes (`rcv_wnd`); `u32::MAX` if the kernel does not tell.
     pub receive_window: u32,
-    /// Receive buffer, in bytes of memory: payload takes about half of it (`SO_RCVBUF`).
+    /// Receive buffer, in bytes of memory: payload takes about half of it (`SO_RCVBUF`). 0 if it was not asked for.
     pub receive_buffer: u32,
     /// Window that the peer offers to us, in bytes (`snd_wnd`); `u32::MAX` if the kernel does not tell.
     pub peer_window: u32,
@@ -140,21 +140,18 @@ impl LegSample {
 
     /// Returns whether a window, ours or the peer's, and not the network, limits what is in flight on this leg.
     pub(super) fn is_window_limited(&self) -> bool {
-        let nearly =
-            |bytes: u64, window: u32| bytes.saturating_mul(10) >= u64::from(window).saturating_mul(9);
         let may_send = u64::from(self.cwnd) * u64::from(self.mss);
         match self.bytes_sent > 0 && self.waiting > 0 {
-            true => nearly(may_send, self.peer_window),
-            false => nearly(self.in_flight_estimate(), self.receive_window),
+            true => nearly_fills(may_send, self.peer_window),
+            false => nearly_fills(self.in_flight_estimate(), self.receive_window),
         }
     }
 
     /// Returns whether the peer uses up the window that our receive buffer allows. The kernel closes the window for a moment when
     /// a buffer was made smaller than what comes: such a window tells nothing.
     pub(super) fn uses_up_buffer(&self) -> bool {
-        let in_flight = bytes_in(self.received_rate, self.rtt);
-        let window = u64::from(self.receive_window);
-        4 * window >= u64::from(self.receive_buffer) && in_flight.saturating_mul(10) >= 9 * window
+        let is_open = 4 * u64::from(self.receive_window) >= u64::from(self.receive_buffer);
+        is_open && nearly_fills(bytes_in(self.received_rate, self.rtt), self.receive_window)
     }
 
     /// Returns whether segments were lost on this leg, or its sender left slow start because its round trip grew.
@@ -179,4 +176,9 @@ impl LegSample {
         let in_flight = self.in_flight_estimate() / u64::from(self.mss.max(1));
         u64::from(self.out_of_order) / in_flight.max(1)
     }
+}
+
+/// Returns whether so many bytes take nine tenths of a window, or more.
+fn nearly_fills(bytes: u64, window: u32) -> bool {
+    bytes.saturating_mul(10) >= 9 * u64::from(window)
 }

@@ -178,7 +178,7 @@ pub(crate) fn sample(socket: &TcpStream, info: &TcpInfo) -> LegSample {
         received_earlier: [0; EARLIER_SPANS],
         received_peak: 0,
         receive_window: info.rcv_wnd().unwrap_or(u32::MAX),
-        receive_buffer: options::receive_buffer(socket).unwrap_or(0),
+        receive_buffer: 0,
         peer_window: info.snd_wnd().unwrap_or(u32::MAX),
         send_buffer_limited: 0,
         standing_queue: None,

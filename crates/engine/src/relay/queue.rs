@@ -50,7 +50,7 @@ struct Sight {
     acknowledged: u64,
     /// Bytes that wait: unread, between the sockets, unsent.
     queued: u64,
-    /// Bytes of them that are unread, and the memory that they take.
+    /// Bytes of them that are unread, and the memory that they take; 0 if there are none.
     unread: u64,
     memory: u64,
     /// Number of segments that have come out of order.
@@ -81,8 +81,8 @@ impl Sight {
         }
     }
 
-    /// Returns the size of a receive buffer, as it is set, that so many bytes fill: it holds memory, twice its size, and the fuller
-    /// the segments are, the less memory they take.
+    /// Returns the size to set for a receive buffer that so many bytes fill. The kernel doubles the size and counts memory, of which
+    /// full segments take less.
     fn in_buffer(&self, bytes: u64) -> u64 {
         match self.unread {
             0 => bytes,
@@ -138,14 +138,14 @@ impl Measured {
             false => (sight.queued, 1),
         };
         let wanted = bytes_in(self.rate, round_trips * sight.round_trip) + half;
-        // What the sender was offered comes within a round trip, in which some leaves. For a segment that finds no room the kernel
-        // closes the window to two of them (`tcp_clamp_window`), and the stream runs dry until it is open again.
+        // The sender may use up its window within a round trip, in which some bytes leave. When a segment finds no room, the kernel
+        // closes the window to two segments (`tcp_clamp_window`): the stream runs dry.
         let offered = sight.in_buffer(sight.unread + sight.window);
         let filled = offered.saturating_sub(sight.in_buffer(bytes_in(self.rate, sight.round_trip)));
         let now = self.buffer.unwrap_or(stays.max(sight.window).max(offered));
-        let next = next_buffer(now, stays, 2 * half, wanted, filled);
-        let is_the_kernels = self.buffer.is_none() && stays <= 2 * half;
-        let buffer = Some(next).filter(|_| !is_the_kernels && self.buffer != Some(next));
+        let is_limited = self.buffer.is_some() || stays > 2 * half;
+        let next = is_limited.then(|| next_buffer(now, stays, 2 * half, wanted, filled));
+        let buffer = next.filter(|_| next != self.buffer);
         self.buffer = buffer.or(self.buffer);
         self.last = Sight { starts, ..sight };
         Limits { unsent: half, buffer }
@@ -187,7 +187,10 @@ impl QueueLimit {
                 acknowledged: to.bytes_acked(),
                 queued: unread + pump.held(side) as u64 + u64::from(unsent(sink)?),
                 unread,
-                memory: u64::from(options::receive_memory(source)?),
+                memory: match unread {
+                    0 => 0,
+                    _ => options::receive_memory(source)?.into(),
+                },
                 out_of_order: from.rcv_ooopack().unwrap_or(0),
                 window: from.rcv_wnd().map_or(0, u64::from),
                 round_trip: Duration::from_micros(from.rtt_us().max(from.rcv_rtt_us()).into()),
@@ -206,7 +209,7 @@ impl QueueLimit {
 }
 
 /// Returns the receive buffer that follows one of `now` bytes of payload. `queued` bytes wait of at most `most`, and the sender
-/// needs `wanted` to keep the rate. `filled` will be in the buffer: it does not get smaller than that, nor larger for it.
+/// needs `wanted` to keep the rate. The buffer does not get smaller than `filled`, which will be in it, nor larger for it.
 fn next_buffer(now: u64, queued: u64, most: u64, wanted: u64, filled: u64) -> u64 {
     let shrunk = (now * SHRINK_PERCENT / 100).max(filled).min(now);
     let next = if queued > most {

@@ -8,7 +8,7 @@ use longsplice_core::{
     reason::{RelayReason, SpliceReason},
 };
 use longsplice_dataplane::{PerSide, Side};
-use longsplice_repair::{TcpInfo, unread};
+use longsplice_repair::{TcpInfo, options, unread};
 use tokio::time::Instant;
 
 use super::{
@@ -251,6 +251,10 @@ impl Session<'_> {
             sample.received_earlier = self.pace.earlier()[side].map(|rate| rate.min(most));
             sample.received_peak = self.pace.peaks()[side].min(most);
             sample.send_buffer_limited = self.full_buffers.percent()[side];
+            if self.acceleration.is_some() {
+                let buffer = options::receive_buffer(self.pump.socket(side));
+                sample.receive_buffer = buffer.map_err(io::Error::from)?;
+            }
             samples.push(sample);
         }
         let mut thresholds = self.acceleration.map_or_else(Thresholds::auto, |a| a.thresholds);

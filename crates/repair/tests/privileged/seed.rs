@@ -78,7 +78,7 @@ fn what_does_not_fit_is_left_for_an_ordinary_write() {
     });
 }
 
-/// The limit of the system is for programs that write, `net.core.wmem_max`.
+/// Compares a buffer that `net.core.wmem_max` bounds with one that it does not.
 #[test]
 fn a_buffer_that_was_fitted_takes_more_than_the_system_lets_programs_have() {
     let most: usize = fs::read_to_string("/proc/sys/net/core/wmem_max")
