@@ -46,7 +46,7 @@ pub use daemon::{Daemon, Exit};
 pub use family::{addr, family, ip, ip_in, line, nodad};
 pub use hello::client_hello;
 pub use load::Load;
-pub use local::{connect_from, expect_refused_at_once};
+pub use local::{connect_again, connect_from, expect_refused_at_once};
 pub use nginx::Nginx;
 pub use pair::{End, Pair};
 pub use seed::rng;

@@ -1,15 +1,15 @@
-//! Another program on the forwarder's host.
+//! Connections from a given address and port.
 
 use std::{
     io::{self, ErrorKind},
-    net::SocketAddr,
+    net::{SocketAddr, TcpStream},
     time::{Duration, Instant},
 };
 
 use longsplice_lab::Namespace;
 use socket2::{Domain, Socket, Type};
 
-use crate::{SOON, patient};
+use crate::{SOON, eventually, patient};
 
 /// Connects from this address and port, and closes.
 pub fn connect_from(namespace: &Namespace, source: SocketAddr, target: SocketAddr) -> io::Result<()> {
@@ -19,6 +19,27 @@ pub fn connect_from(namespace: &Namespace, source: SocketAddr, target: SocketAdd
         socket.connect_timeout(&target.into(), patient(SOON))
     };
     namespace.run(connect).unwrap()
+}
+
+/// Connects from an address and port that a connection has had, even if that lingers in TIME-WAIT here.
+///
+/// # Panics
+/// Panics if the kernel refuses the connection.
+pub fn connect_again(namespace: &Namespace, source: SocketAddr, target: SocketAddr) -> TcpStream {
+    let connect = || {
+        let socket = Socket::new(Domain::for_address(source), Type::STREAM, None)?;
+        socket.set_reuse_address(true)?;
+        socket.bind(&source.into())?;
+        socket.connect_timeout(&target.into(), patient(SOON))?;
+        Ok::<_, io::Error>(TcpStream::from(socket))
+    };
+    // A child process of another test has the sockets of this one until its exec(2).
+    eventually("the port to be free", SOON, || {
+        match namespace.run(connect).unwrap() {
+            Err(e) if e.kind() == ErrorKind::AddrNotAvailable => None,
+            other => Some(other.unwrap()),
+        }
+    })
 }
 
 /// Connects onto the tuple of a flow, and expects the refusal at once.

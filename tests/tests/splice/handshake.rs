@@ -17,11 +17,10 @@ use longsplice_engine::{
 use longsplice_lab::{Line, LineOptions, Namespace};
 use longsplice_repair::close_silently;
 use longsplice_tests::{
-    Pair, SOON, accept, capture, eventually, family,
+    Pair, SOON, accept, capture, connect_again, eventually, family,
     library::{Depth, Library, at_once, target, trap_of},
     soon, veth_line,
 };
-use socket2::{Domain, Socket, Type};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 /// Router in the middle through which handshakes pass.
@@ -234,22 +233,7 @@ fn a_forgotten_connection_gives_way() {
     let call = lab.library.splice(never, Until::closed());
     let (old_client, mut old_server) = (far.client, far.server);
     close_silently(old_client.stream.into()).unwrap();
-    let again = || {
-        let socket = Socket::new(Domain::for_address(local), Type::STREAM, None).unwrap();
-        socket.set_reuse_address(true).unwrap();
-        socket.bind(&local.into()).unwrap();
-        match socket.connect_timeout(&server.into(), SOON) {
-            // A child process of another test has the old socket until its exec(2).
-            Err(e) if e.kind() == ErrorKind::AddrNotAvailable => None,
-            connected => Some(connected.map(|()| socket)),
-        }
-    };
-    let again = lab
-        .net
-        .client
-        .run(|| eventually("the old socket to be gone", SOON, again))
-        .unwrap();
-    let client = TcpStream::from(again.unwrap());
+    let client = connect_again(&lab.net.client, local, server);
     old_server.expect_reset(SOON);
     assert!(call.closed().reset);
     let mut pair = Pair::of(client, accept(&lab.listener));

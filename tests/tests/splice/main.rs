@@ -11,6 +11,7 @@ mod accelerate_host;
 mod accelerate_paths;
 mod accelerate_release;
 mod accelerate_replace;
+mod accelerate_reuse;
 mod accelerate_semantics;
 mod accelerate_stop;
 mod alike;

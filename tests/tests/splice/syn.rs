@@ -1,37 +1,18 @@
 //! A client reuses the port of a spliced flow. After the flow's end the new connection replaces it. While the flow
 //! lives (the client crashed and was restarted) the dead flow is reset and the client is served.
 
-use std::{
-    io::{self, ErrorKind},
-    net::{SocketAddr, TcpStream},
-    os::fd::OwnedFd,
-    time::Duration,
-};
+use std::{os::fd::OwnedFd, time::Duration};
 
 use longsplice_repair::close_silently;
-use longsplice_tests::{Bed, Pair, Policy, SOON, eventually};
-use socket2::{Domain, Socket, Type};
+use longsplice_tests::{Bed, Pair, Policy, connect_again};
 
 const PORT: u16 = 40_000;
 const BYTES: u64 = 1 << 20;
 
 /// Connects from the same port each time.
 fn connect(bed: &Bed) -> Pair {
-    let connect = || {
-        let socket = Socket::new(Domain::for_address(bed.front()), Type::STREAM, None)?;
-        socket.set_reuse_address(true)?;
-        socket.bind(&SocketAddr::from((bed.net.client_addr, PORT)).into())?;
-        socket.connect_timeout(&bed.front().into(), SOON)?;
-        Ok::<_, io::Error>(TcpStream::from(socket))
-    };
-    // A child process of another test inherits our sockets until it executes its program: so the last one may still be
-    // open.
-    let client = eventually("the port to be free", SOON, || {
-        match bed.net.client.run(connect).unwrap() {
-            Err(error) if error.kind() == ErrorKind::AddrNotAvailable => None,
-            other => Some(other.unwrap()),
-        }
-    });
+    let source = (bed.net.client_addr, PORT).into();
+    let client = connect_again(&bed.net.client, source, bed.front());
     Pair::accept(client, &bed.listener)
 }
 

@@ -1,9 +1,9 @@
 //! Router in the middle that intercepts its clients' connections.
 
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 
 use longsplice_lab::{Line, LineOptions};
-use longsplice_tests::{Config, Daemon, End, Pair, Policy, SOON, veth_line};
+use longsplice_tests::{Config, Daemon, End, Pair, Policy, veth_line};
 
 pub(crate) const PORT: u16 = 7000;
 /// IPv6 addresses of client, forwarder toward each, and server.
@@ -133,17 +133,4 @@ impl Lab {
 
 pub(crate) fn peer(end: &End) -> IpAddr {
     end.stream.peer_addr().unwrap().ip()
-}
-
-/// Connects from this port of the client, with `SO_REUSEADDR`.
-pub(crate) fn connect_from(lab: &Lab, port: u16, to: SocketAddr) -> std::io::Result<TcpStream> {
-    let local = SocketAddr::from((lab.net.client_addr, port));
-    let connect = || {
-        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None)?;
-        socket.set_reuse_address(true)?;
-        socket.bind(&local.into())?;
-        socket.connect_timeout(&to.into(), SOON)?;
-        Ok(socket.into())
-    };
-    lab.net.client.run(connect).unwrap()
 }

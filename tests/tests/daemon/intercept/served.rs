@@ -1,10 +1,13 @@
 //! Intercepted connections are served like any others.
 
-use std::time::{Duration, Instant};
+use std::{
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
 
-use longsplice_tests::{Config, Pair, Policy, SOON};
+use longsplice_tests::{Config, Pair, Policy, SOON, connect_again};
 
-use crate::intercept::lab::{Lab, PORT, TABLE, connect_from, intercepting, lab, peer};
+use crate::intercept::lab::{Lab, PORT, TABLE, intercepting, lab, peer};
 
 #[test]
 fn a_connection_to_a_server_is_spliced() {
@@ -122,6 +125,11 @@ fn the_server_sees_the_clients_port_and_numbers_where_that_is_asked_for() {
 
 /// Two connections from one port of a client, to two addresses, go to one server: the second gets a port of the
 /// daemon's.
+/// Returns the address and port that the client uses more than once.
+fn source(lab: &Lab) -> SocketAddr {
+    (lab.net.client_addr, 40_000).into()
+}
+
 #[test]
 fn a_clients_port_that_is_in_use_is_not_taken() {
     let table = format!("{TABLE}, source = \"client_and_port\", answers = \"f1\"");
@@ -132,7 +140,7 @@ fn a_clients_port_that_is_in_use_is_not_taken() {
         let listener = lab.listen(lab.server_v4());
         let mut pairs = [PORT, PORT + 1].map(|port| {
             let to = (lab.net.server_addr, port).into();
-            let client = connect_from(&lab, 40_000, to).unwrap();
+            let client = connect_again(&lab.net.client, source(&lab), to);
             let pair = Pair::accept(client, &listener);
             assert_eq!(peer(&pair.server), lab.net.client_addr);
             lab.daemon
@@ -155,7 +163,7 @@ fn a_port_can_be_used_again_at_once() {
     let listener = lab.listen(lab.server_v4());
     for _ in 0..3 {
         let start = Instant::now();
-        let client = connect_from(&lab, 40_000, lab.server_v4()).unwrap();
+        let client = connect_again(&lab.net.client, source(&lab), lab.server_v4());
         // Its SYN meets TIME-WAIT, and the client resets that; it does not wait for its retransmission timer.
         assert!(
             start.elapsed() < Duration::from_millis(900),

@@ -1,0 +1,90 @@
+//! Clients that use a port again while the node's socket of the last connection from there is in TIME-WAIT.
+
+use longsplice_lab::{Emulated, Family};
+use std::fs;
+
+use longsplice_engine::Side;
+use longsplice_tests::{Pair, connect_again};
+
+use crate::accelerate::{Node, passed_through, totals};
+
+/// Returns a node between ends that have no TIME-WAIT of their own, with room for one connection.
+fn node(family: Family) -> Node<Emulated> {
+    let link = || "rtt20".parse().unwrap();
+    let net = Emulated::of(family, "acc-reuse", link(), link()).unwrap();
+    for end in [&net.client, &net.server] {
+        end.sysctl("net/ipv4/tcp_max_tw_buckets", "0").unwrap();
+    }
+    Node::new(net, &["--max-connections", "1"])
+}
+
+/// Closes both ends, this one first: the node's socket toward the other end, which has closed last, lingers in TIME-WAIT.
+fn close_first(node: &Node<Emulated>, pair: &mut Pair, side: Side) {
+    let [first, last] = pair.ends(side);
+    first.finish();
+    last.expect_end();
+    last.finish();
+    first.expect_end();
+    node.wait_status("the end", |status| status.accelerator.as_ref().unwrap().open == 0);
+    assert_eq!(node.net.forwarder.run(lingering).unwrap(), 1);
+}
+
+/// Returns the number of sockets of this namespace that are in TIME-WAIT.
+fn lingering() -> usize {
+    let lists =
+        ["tcp", "tcp6"].map(|name| fs::read_to_string(format!("/proc/thread-self/net/{name}")).unwrap());
+    let is_lingering = |line: &&str| line.split_whitespace().nth(3) == Some("06");
+    lists
+        .iter()
+        .flat_map(|list| list.lines())
+        .filter(is_lingering)
+        .count()
+}
+
+/// Connects from the port of a connection that has ended.
+fn connect_like(node: &Node<Emulated>, last: &Pair) -> Pair {
+    let source = last.client.stream.local_addr().unwrap();
+    let target = node.listener.local_addr().unwrap();
+    let client = connect_again(&node.net.client, source, target);
+    Pair::accept(client, &node.listener)
+}
+
+#[test]
+fn it_is_taken_over_again() {
+    for family in [Family::V4, Family::V6] {
+        let node = node(family);
+        let mut pair = node.connect();
+        for (round, side) in [Side::Client, Side::Server, Side::Client].into_iter().enumerate() {
+            println!("{family:?} {side:?}");
+            pair.exchange(10_000);
+            assert_eq!(totals(&node.daemon.status()), (1 + round as u64, 0));
+            close_first(&node, &mut pair, side);
+            pair = connect_like(&node, &pair);
+        }
+        pair.exchange(10_000);
+        pair.close();
+    }
+}
+
+/// Its first SYN, or the answer, meets the old socket, which is reset then.
+#[test]
+fn it_passes_through() {
+    for family in [Family::V4, Family::V6] {
+        for side in [Side::Client, Side::Server] {
+            println!("{family:?} {side:?}");
+            let node = node(family);
+            let mut pair = node.connect();
+            pair.exchange(10_000);
+            close_first(&node, &mut pair, side);
+            let mut other = node.connect();
+            other.exchange(10_000);
+            let mut pair = connect_like(&node, &pair);
+            pair.exchange(10_000);
+            let status = node.daemon.status();
+            assert_eq!((totals(&status), passed_through(&status, "limit")), ((2, 0), 1));
+            for pair in [&mut other, &mut pair] {
+                pair.close();
+            }
+        }
+    }
+}
