@@ -241,12 +241,6 @@ enum admission {
 	REQUEUED, /* the flow is about to move: its packet must be processed again */
 };
 
-static __always_inline enum admission refuse(enum ls_verdict *reason, enum ls_verdict verdict)
-{
-	*reason = verdict;
-	return REFUSED;
-}
-
 /*
  * Returns whether a segment without payload has a number below `acked`, which the far end has acknowledged,
  * because the window of its sender was taken back below what it had sent: before a drain (coupled_edge()), or
@@ -344,26 +338,23 @@ static __always_inline int has_news(const struct ls_record *rec, const struct se
 	return seg->len && after(seg->seq + seg->len, rec->rx_end);
 }
 
-/* Admits or refuses a segment by the records of both directions: see admit_against(). */
-static __noinline enum admission admit_by_both(const struct flow_ref *flow, struct segment *seg,
-					       enum ls_verdict *reason)
+/* Returns the verdict by the records of both directions: see admit_against(). */
+static __noinline __u32 admit_by_both(const struct flow_ref *flow, struct segment *seg)
 {
 	struct ls_record *back = find_back(flow);
 	__u32 offered, verdict;
 
 	seg->in_place = 0;
 	if (!back)
-		return has_news(flow->rec, seg) ? refuse(reason, LS_V_DROP_WINDOW) : ADMITTED;
+		return has_news(flow->rec, seg) ? LS_V_DROP_WINDOW : 0;
 	offered = back->rx_edge + back->ack_off;
 	/* A local socket may have offered more before. */
 	if (flow->slot)
 		offered = seq_max(offered, flow->slot->leg[flow->side & 1].tx_edge);
 	verdict = admit_against(flow->rec, back, offered, seg);
-	if (verdict)
-		return refuse(reason, verdict);
-	if (!seg->in_place && !(seg->flags & TCP_RST) && has_news(flow->rec, seg))
-		return refuse(reason, LS_V_DROP_WINDOW);
-	return ADMITTED;
+	if (!verdict && !seg->in_place && !(seg->flags & TCP_RST) && has_news(flow->rec, seg))
+		return LS_V_DROP_WINDOW;
+	return verdict;
 }
 
 /* Returns the record of the direction back that lies beside a direction's record: out of date while the flow
@@ -385,14 +376,14 @@ static __always_inline int is_next(const struct flow_ref *flow, const struct seg
 	       !after(seg->end, back->rx_edge + back->ack_off + 1);
 }
 
-/* Admits a segment of a spliced flow if it can be the sender's own: see admit_against(). */
-static __always_inline enum admission admit_segment(const struct flow_ref *flow, struct segment *seg,
-						    enum ls_verdict *reason)
+/* Returns the verdict if it refuses a segment of a spliced flow; 0 if it can be the sender's own, and may
+ * pass: see admit_against(). */
+static __always_inline __u32 admit_segment(const struct flow_ref *flow, struct segment *seg)
 {
 	if (!is_next(flow, seg))
-		return admit_by_both(flow, seg, reason);
+		return admit_by_both(flow, seg);
 	seg->in_place = 1;
-	return ADMITTED;
+	return 0;
 }
 
 /* Returns whether, in FREEZE, a segment has payload that was not forwarded before. */
@@ -427,7 +418,8 @@ static __always_inline enum admission admit(const struct flow_ref *flow, struct 
 {
 	struct ls_record *rec = flow->rec;
 
-	if (admit_segment(flow, seg, reason) != ADMITTED)
+	*reason = admit_segment(flow, seg);
+	if (*reason)
 		return REFUSED;
 	/* Note nothing of a segment that a rule drops: the far end does not learn of it either. */
 	if (is_ruled(rec)) {
@@ -439,8 +431,10 @@ static __always_inline enum admission admit(const struct flow_ref *flow, struct 
 		note_ack(rec, seg);
 	/* Charge before the segment counts as forwarded. Its sender takes a dropped segment for lost, and
 	 * slows down. */
-	if (over_rate(rec, seg))
-		return refuse(reason, LS_V_DROP_RATE);
+	if (over_rate(rec, seg)) {
+		*reason = LS_V_DROP_RATE;
+		return REFUSED;
+	}
 	note_end_of(rec, seg);
 	return may_still_pass(flow, seg) ? ADMITTED : REQUEUED;
 }

@@ -59,9 +59,7 @@ static __always_inline int passes_fragments(const struct flow_ref *flow)
  * bytes until it hears an acknowledgement. Forged fragments must not evict others from the table. */
 static __always_inline int may_begin(const struct flow_ref *flow, struct segment *seg)
 {
-	enum ls_verdict reason;
-
-	return admit_segment(flow, seg, &reason) == ADMITTED && (seg->in_place || find_back(flow));
+	return !admit_segment(flow, seg) && (seg->in_place || find_back(flow));
 }
 
 /*
@@ -214,7 +212,8 @@ __noinline int later_fragment(struct __sk_buff *skb)
 		return drop(LS_V_DROP_FRAGMENT);
 	if (hops_left(&scratch->in) <= 1)
 		return drop(LS_V_DROP_TTL);
-	if (admit_segment(&flow, seg, &reason) != ADMITTED)
+	reason = admit_segment(&flow, seg);
+	if (reason)
 		return drop(reason);
 	reason = is_ruled(flow.rec) ? judge(flow.rec, seg, ip_length(&scratch->in), 1) : 0;
 	if (reason)

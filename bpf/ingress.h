@@ -231,14 +231,13 @@ static __always_inline int let_in(struct __sk_buff *skb)
  * not kept either. */
 static __always_inline int is_plausible(const struct flow_ref *flow, struct segment *seg, __u32 mode)
 {
-	enum ls_verdict reason;
 	struct ls_leg *from, *to;
 
 	/* Keep no reset, and do not check it here: its check may move it. */
 	if (seg->flags & TCP_RST)
 		return 0;
 	if (!flow->slot || mode == LS_FINAL || mode == LS_FREEZE) {
-		admit_segment(flow, seg, &reason);
+		admit_segment(flow, seg);
 		return seg->in_place;
 	}
 	from = &flow->slot->leg[flow->side & 1];
@@ -260,9 +259,8 @@ enum step {
 __noinline enum step stop(struct __sk_buff *skb, __u32 number, __u32 mode, int *action)
 {
 	struct scratch *scratch = get_scratch();
-	enum ls_verdict reason = LS_V_DROP_WINDOW;
-	int plausible;
 	struct segment *seg;
+	int plausible;
 	struct flow_ref flow;
 
 	if (!action)
@@ -297,8 +295,7 @@ __noinline enum step stop(struct __sk_buff *skb, __u32 number, __u32 mode, int *
 	}
 	if (!after(seg->end, flow.rec->rx_end) && !(mode == LS_FREEZE && is_new(&flow, seg)))
 		return TO_FAR_END;
-	admit_segment(&flow, seg, &reason);
-	*action = drop(reason);
+	*action = drop(admit_segment(&flow, seg) ?: LS_V_DROP_WINDOW);
 	return DONE;
 }
 

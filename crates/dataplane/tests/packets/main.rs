@@ -37,6 +37,7 @@ mod rate;
 mod routes;
 mod signals;
 mod spoilt;
+mod stack;
 mod super_packets;
 mod table;
 mod through;
