@@ -295,9 +295,14 @@ impl Dataplane {
         Slot::take(&self.slots, self.slots.reserve())
     }
 
+    /// Returns the number of free slots.
+    pub fn free_slots(&self) -> u32 {
+        self.slots.free()
+    }
+
     /// Returns true if hardly any slot is free: less than half of those that are kept for flows that come back.
     pub fn is_short_of_slots(&self) -> bool {
-        self.slots.free() <= self.slots.reserve() / 2
+        self.free_slots() <= self.slots.reserve() / 2
     }
 
     /// Injects a packet at the ingress of an interface.

@@ -149,7 +149,9 @@ impl Context {
         self.memory_low.load(Ordering::Relaxed)
             || self.memory_pressed.load(Ordering::Relaxed)
             || pairs * 2 > self.descriptors / 4 * 3
-            || pairs > u64::from(self.config.max_dormant) / 4 * 3
+            || self
+                .plane()
+                .is_some_and(|plane| plane.free_slots() < self.config.max_dormant / 4)
     }
 
     /// Does work on a thread that may block. The work is done even if the future is dropped. `None`: it was not done, as

@@ -101,6 +101,26 @@ fn what_vanished_clients_owe_is_given_up_and_their_slots_are_free() {
     assert_eq!(library.splicer().counters().spliced_total, u64::from(SLOTS) + 1);
 }
 
+/// Relayed pairs need no slot: they are no reason to close the sockets of a spliced one.
+#[test]
+fn beside_relayed_pairs_a_spliced_one_keeps_its_sockets() {
+    const DORMANT: u32 = 4;
+    let bed = Bed::with(
+        "slots-beside",
+        LineOptions::default(),
+        Policy::ON_DEMAND_DORMANT,
+        |config| config.set(&format!("max_dormant = {DORMANT}")),
+    );
+    let mut relayed = [(); 2 * DORMANT as usize].map(|()| bed.connect());
+    let mut pair = bed.connect();
+    bed.splice(&pair, "dormant");
+    for pair in relayed.iter_mut().chain([&mut pair]) {
+        pair.exchange(10_000);
+    }
+    relayed.iter_mut().chain([&mut pair]).for_each(Pair::close);
+    assert_eq!(bed.daemon.status().detached_total, 0);
+}
+
 /// More pairs than there are slots come back one after the other, and are relayed on.
 #[test]
 fn pairs_that_came_back_and_relay_on_need_no_slot() {

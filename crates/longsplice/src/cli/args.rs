@@ -193,7 +193,7 @@ pub struct Run {
     /// Spliced flows at a clean shutdown: keep them running, or end them [default: keep]
     #[arg(long, value_enum, value_name = "WHAT")]
     pub on_shutdown: Option<OnShutdown>,
-    /// Where to put the admin socket [default: /run/longsplice/INSTANCE.sock]
+    /// Where to put the admin socket [default: /run/longsplice/INSTANCE.sock, or in a directory of the user]
     #[arg(long, value_name = "PATH")]
     pub admin: Option<PathBuf>,
     /// Take the place of the running daemon of this instance: it hands over its listening sockets once this one serves, and ends
@@ -269,7 +269,7 @@ pub struct Forward {
     /// How long others may go on at a shutdown [default: 10s]
     #[arg(long, value_name = "DURATION")]
     pub shutdown_timeout: Option<Period>,
-    /// Where to put the admin socket [default: /run/longsplice/INSTANCE.sock]
+    /// Where to put the admin socket [default: /run/longsplice/INSTANCE.sock, or in a directory of the user]
     #[arg(long, value_name = "PATH")]
     pub admin: Option<PathBuf>,
     /// Take the place of the running daemon of this instance: it hands over its listening sockets once this one serves, and ends
@@ -338,7 +338,7 @@ pub struct Accelerate {
     /// How long a shutdown may take to release its connections [default: 10s]
     #[arg(long, value_name = "DURATION")]
     pub shutdown_timeout: Option<Period>,
-    /// Where to put the admin socket [default: /run/longsplice/INSTANCE.sock]
+    /// Where to put the admin socket [default: /run/longsplice/INSTANCE.sock, or in a directory of the user]
     #[arg(long, value_name = "PATH")]
     pub admin: Option<PathBuf>,
 }

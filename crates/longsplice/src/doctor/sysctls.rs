@@ -135,7 +135,7 @@ pub(super) fn ipv6(env: &dyn Env) -> Vec<Finding> {
     vec![Finding::good(
         "ipv6",
         match off.as_deref() {
-            Ok("0") => "on: a connection is spliced where both its legs are IPv6, and neither is link-local",
+            Ok("0") => "on: legs of IPv6 are spliced, but for link-local ones",
             Ok(_) => "switched off (net.ipv6.conf.all.disable_ipv6): only IPv4 here",
             Err(_) => "not in this kernel: only IPv4 here",
         },
