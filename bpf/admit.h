@@ -146,6 +146,9 @@ static __always_inline int fits_window(const struct ls_leg *from, const struct s
 	return !after(seg->end, seq_max(from->loc_edge, from->tx_edge) + 1);
 }
 
+/* Largest window (RFC 7323 section 2.3). */
+#define LARGEST_WINDOW (1U << 30)
+
 /* Smallest window by which an acknowledgement may lie behind the highest one: segments overtake each
  * other. */
 #define LEAST_LATE 65535
@@ -257,6 +260,16 @@ static __always_inline int is_held_back(const struct ls_record *rec, const struc
 	       !before(edge_of(seg, scale_in(rec)), rec->rx_edge) && is_echo(rec, back, seg);
 }
 
+/* Returns whether the far end is to learn what a segment acknowledges and offers, while the sockets are in
+ * the path: it is in place, or is_held_back() from there by no more than a window. A guess of any old number
+ * tells nothing. */
+static __always_inline int tells(const struct ls_leg *from, const struct ls_leg *to,
+				 const struct segment *seg)
+{
+	return seg->in_place || (is_held_back(&from->rec, &to->rec, from->tx_ack, seg) &&
+				 !before(seg->end, from->tx_ack - 1 - (65535 << scale_out(&to->rec))));
+}
+
 /*
  * Returns the verdict if it refuses a reset; 0, which is no drop, if it may pass. It may be one below what
  * the far end acknowledges: the number of a FIN before it, which Linux accepts.
@@ -348,9 +361,10 @@ static __noinline __u32 admit_by_both(const struct flow_ref *flow, struct segmen
 	if (!back)
 		return has_news(flow->rec, seg) ? LS_V_DROP_WINDOW : 0;
 	offered = back->rx_edge + back->ack_off;
-	/* A local socket may have offered more before. */
-	if (flow->slot)
-		offered = seq_max(offered, flow->slot->leg[flow->side & 1].tx_edge);
+	/* A local socket may have offered more before, by a window at most: one that is parked for long
+	 * stands anywhere behind. */
+	if (flow->slot && flow->slot->leg[flow->side & 1].tx_edge - offered <= LARGEST_WINDOW)
+		offered = flow->slot->leg[flow->side & 1].tx_edge;
 	verdict = admit_against(flow->rec, back, offered, seg);
 	if (!verdict && !seg->in_place && !(seg->flags & TCP_RST) && has_news(flow->rec, seg))
 		return LS_V_DROP_WINDOW;

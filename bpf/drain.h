@@ -19,10 +19,10 @@ static __always_inline int drain_far_copy(struct __sk_buff *skb, const struct fl
 					  const struct segment *seg, struct route *route)
 {
 	__u32 ack = seg->ack + from->rec.ack_off, edge;
-	int raised = before(ack, to->tx_ack);
+	int told = tells(from, to, seg), raised = !told || before(ack, to->tx_ack);
 	struct edits edits;
 
-	edge = kept_edge(flow->slot, to, ack + (seg->window << scale_in(&from->rec)));
+	edge = kept_edge_in_drain(flow->slot, to, ack + (seg->window << scale_in(&from->rec)));
 	translate(new, seg, &from->rec, far_of(flow), &edits);
 	if (!(seg->flags & TCP_ACK)) {
 		apply_edits(new, seg, &edits);
@@ -37,7 +37,8 @@ static __always_inline int drain_far_copy(struct __sk_buff *skb, const struct fl
 	 * them lost. */
 	if (raised || before(ack, to->cut))
 		edits.sack = SACK_BLANK;
-	seq_advance(&to->tx_edge, edge);
+	if (told)
+		seq_advance(&to->tx_edge, edge);
 	new->tcp.ack = bpf_htonl(ack);
 	new->tcp.window = bpf_htons(window_field(edge, ack, scale_out(&from->rec)));
 	apply_edits(new, seg, &edits);

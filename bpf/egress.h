@@ -94,7 +94,7 @@ static __always_inline struct answer answer_of(const struct flow_ref *flow, cons
 	if (flow->slot->flags & LS_COUPLE && after(a.edge, coupled_edge(from, to)))
 		a.edge = coupled_edge(from, to);
 	if (mode == LS_DRAIN) {
-		a.edge = kept_edge(flow->slot, from, to->rec.rx_edge + to->rec.ack_off);
+		a.edge = kept_edge_in_drain(flow->slot, from, to->rec.rx_edge + to->rec.ack_off);
 		a.ack = seq_max(a.ack, from->tx_ack);
 		/* The far end may have acknowledged forwarded bytes in segments that the peer never
 		 * received. */

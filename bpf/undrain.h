@@ -6,6 +6,7 @@
 #ifndef LONGSPLICE_UNDRAIN_H
 #define LONGSPLICE_UNDRAIN_H
 
+#include "admit.h"
 #include "hold.h"
 #include "local.h"
 #include "too_big.h"
@@ -39,7 +40,7 @@ static __always_inline void undrain_far_headers(const struct flow_ref *flow, str
 		apply_edits(new, seg, &edits);
 		return;
 	}
-	if (!(to->bypassed & LS_BYPASSED))
+	if (!(to->bypassed & LS_BYPASSED) || !seg->in_place)
 		ack = to->tx_ack;
 	else if (!before(ack, to->base))
 		ack = seq_max(to->base, to->loc_ack);
@@ -145,7 +146,8 @@ static __always_inline int undrain(struct __sk_buff *skb, struct flow_ref *flow,
 		return hold(skb, flow, seg);
 	/* The sender is gone, and its last payload may be lost with it: the far end must not wait for
 	 * that. */
-	if (!heard || (seg->flags & TCP_RST && !has_delivered(from, to))) {
+	if (heard ? seg->flags & TCP_RST && !has_delivered(from, to)
+		  : seg->flags & TCP_RST || tells(from, to, seg)) {
 		skb->tc_index = TAG_ACK;
 		bpf_clone_redirect(skb, skb->ifindex, BPF_F_INGRESS);
 		skb->tc_index = 0;

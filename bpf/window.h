@@ -42,17 +42,18 @@ static __always_inline __u32 kept_by(const struct ls_leg *from, __u32 cut)
 
 /*
  * Returns the right edge that the sender may be offered while segments are forwarded: that of the far end,
- * but no more than the local socket of the sender's leg could take if it had to continue now; an edge once
- * promised stays.
+ * but no more than the local socket of the sender's leg could take if it had to continue now, at `next`; an
+ * edge once promised stays.
  *
  * A leg that pauses at its trap may have all up to there: a socket that the trap wakes stands a super-packet
  * before it. Only little is offered beyond: with the next request, all that its peer may send at once comes
  * to the socket before a splice takes hold. (Woken earlier, the socket needs a larger window first: see
  * keeps_promise().)
  */
-static __always_inline __u32 kept_edge(const struct ls_slot *slot, const struct ls_leg *from, __u32 edge)
+static __always_inline __u32 kept_edge(const struct ls_slot *slot, const struct ls_leg *from, __u32 next,
+				       __u32 edge)
 {
-	__u32 kept = kept_by(from, from->cut), limit = seq_max(from->rec.rx_end, from->cut) + kept;
+	__u32 kept = kept_by(from, from->cut), limit = next + kept;
 
 	if (!(slot->flags & LS_KEEP))
 		return edge;
@@ -60,6 +61,13 @@ static __always_inline __u32 kept_edge(const struct ls_slot *slot, const struct 
 		limit = seq_min(seq_max(limit, from->rec.trap - SUPER_PACKET + kept),
 				from->rec.trap + LEAST_WINDOW);
 	return seq_min(edge, seq_max(limit, from->tx_edge));
+}
+
+/* Returns the same in DRAIN, where the stream may stand below the cut. */
+static __always_inline __u32 kept_edge_in_drain(const struct ls_slot *slot, const struct ls_leg *from,
+						__u32 edge)
+{
+	return kept_edge(slot, from, seq_max(from->rec.rx_end, from->cut), edge);
 }
 
 /* Returns whether the sender's socket, which stood at `cut` and continues at `base`, can take all that the

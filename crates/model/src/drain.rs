@@ -7,9 +7,9 @@ use super::{
     outcome::{Outcome, Verdict},
     segment::{Segment, flag},
     state::{Flow, Leg, Side, seq_advance, slot_flag},
-    track::is_through,
+    track::{is_through, tells},
     wake::went_past,
-    window::{kept_edge, window_field},
+    window::{kept_edge_in_drain, window_field},
 };
 
 /// Properties of a segment in DRAIN before it is claimed.
@@ -81,8 +81,9 @@ impl Flow {
         let slot = self.slot;
         let (from, to) = self.legs(side);
         let mut ack = seg.ack + from.rec.ack_off;
-        let raised = ack.before(to.tx_ack);
-        let edge = kept_edge(&slot, to, seg.edge(from.rec.wscale_in) + from.rec.ack_off);
+        let told = tells(from, to, seg, in_place);
+        let raised = !told || ack.before(to.tx_ack);
+        let edge = kept_edge_in_drain(&slot, to, seg.edge(from.rec.wscale_in) + from.rec.ack_off);
         let (mut new, mut sack) = translate(&mut from.rec, seg, in_place);
         if !seg.has(flag::ACK) {
             return new;
@@ -97,7 +98,9 @@ impl Flow {
         if raised || ack.before(to.cut) {
             sack = SackEdit::Blank;
         }
-        seq_advance(&mut to.tx_edge, edge);
+        if told {
+            seq_advance(&mut to.tx_edge, edge);
+        }
         new.ack = ack;
         new.window = window_field(edge, ack, from.rec.wscale_out);
         new.sack = sack.apply(seg.sack, from.rec.ack_off);

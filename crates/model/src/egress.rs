@@ -10,7 +10,7 @@ use super::{
     state::{Flow, Leg, Mode, Placement, Side, bypassed, seq_advance, slot_flag, traits},
     track::{is_closed_by, is_through},
     undrain::{first_own, has_delivered, reachable},
-    window::{coupled_edge, kept_edge, modest_edge, window_field},
+    window::{coupled_edge, kept_edge_in_drain, modest_edge, window_field},
 };
 
 /// Acknowledgement and window that a socket's segment carries toward the peer.
@@ -137,7 +137,7 @@ impl Flow {
             a.edge = a.edge.min(coupled_edge(from, to));
         }
         if mode == Mode::Drain {
-            a.edge = kept_edge(&self.slot, from, to.rec.rx_edge + to.rec.ack_off);
+            a.edge = kept_edge_in_drain(&self.slot, from, to.rec.rx_edge + to.rec.ack_off);
             a.ack = a.ack.max(from.tx_ack);
             // The far end may have acknowledged forwarded bytes in segments that the peer never received.
             if !far.before(from.cut) {

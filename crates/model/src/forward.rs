@@ -55,7 +55,12 @@ impl Flow {
         let slot = self.slot;
         let (from, to) = self.legs(side);
         let ack = seg.ack + from.rec.ack_off;
-        let edge = kept_edge(&slot, to, seg.edge(from.rec.wscale_in) + from.rec.ack_off);
+        let edge = kept_edge(
+            &slot,
+            to,
+            to.rec.rx_end,
+            seg.edge(from.rec.wscale_in) + from.rec.ack_off,
+        );
         seq_advance(&mut to.tx_edge, edge);
         new.window = window_field(edge, ack, from.rec.wscale_out);
     }

@@ -6,6 +6,7 @@ use super::{
     outcome::Verdict,
     segment::{Segment, flag},
     state::{Flow, Leg, Record, Side, seen, seq_advance, traits},
+    window::LARGEST_WINDOW,
 };
 
 pub(super) fn note_ack(rec: &mut Record, seg: &Segment) {
@@ -185,6 +186,13 @@ fn is_held_back(rec: &Record, back: &Record, acked: Seq, seg: &Segment) -> bool 
         && is_echo(rec, back, seg)
 }
 
+/// Returns whether the far end is to learn what a segment acknowledges and offers, while the sockets are in the path:
+/// `tells` of `admit.h`.
+pub(super) fn tells(from: &Leg, to: &Leg, seg: &Segment, in_place: bool) -> bool {
+    let furthest = from.tx_ack - 1 - (65_535 << to.rec.wscale_out);
+    in_place || is_held_back(&from.rec, &to.rec, from.tx_ack, seg) && !seg.end().before(furthest)
+}
+
 /// Notes the end of the sender's stream: a reset counts only where it can be in place (RFC 5961 sections 3.2 and 4.2).
 pub(super) fn note_end(rec: &mut Record, back: &Record, seg: &Segment) {
     let acked = back.rx_ack + back.ack_off;
@@ -257,9 +265,10 @@ impl Flow {
             None => Ok(false),
             Some(back) => {
                 let mut offered = back.rx_edge + back.ack_off;
-                // A local socket may have offered more before.
-                if slotted {
-                    offered = offered.max(self.leg(side).tx_edge);
+                // A local socket may have offered more before, by a window at most.
+                let edge = self.leg(side).tx_edge;
+                if slotted && (edge - offered) as u32 <= LARGEST_WINDOW {
+                    offered = edge;
                 }
                 admit_against(&rec, &back, offered, seg, challenge)
             }

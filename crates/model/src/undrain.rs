@@ -9,6 +9,7 @@ use super::{
     outcome::{Outcome, Verdict},
     segment::{Segment, flag},
     state::{Flow, Leg, Mode, Side, bypassed, seq_advance},
+    track::tells,
     window::window_field,
 };
 
@@ -44,7 +45,10 @@ impl Flow {
             return Outcome::held(*seg);
         }
         // The sender is gone, and its last payload may be lost with it: the far end must not wait for that.
-        let copied = !heard || (seg.has(flag::RST) && !has_delivered(from, to));
+        let copied = match heard {
+            true => seg.has(flag::RST) && !has_delivered(from, to),
+            false => seg.has(flag::RST) || tells(from, to, seg, in_place),
+        };
         self.note_fin_or_rst(side, true, seg, in_place);
         let (from, to) = self.legs(side);
         let mut outcome = Outcome::local(Verdict::Delivered, undrain_local_copy(from, to, seg, in_place));
@@ -67,7 +71,8 @@ impl Flow {
         }
         seg.flags &= flag::ACK | flag::RST;
         seg.len = 0;
-        Outcome::far(Verdict::Forwarded, undrain_far(from, to, &seg, true))
+        let in_place = !seg.has(flag::RST);
+        Outcome::far(Verdict::Forwarded, undrain_far(from, to, &seg, in_place))
     }
 }
 
@@ -79,7 +84,7 @@ fn undrain_far(from: &mut Leg, to: &mut Leg, seg: &Segment, in_place: bool) -> S
     if !seg.has(flag::ACK) {
         return new;
     }
-    if to.bypassed & bypassed::SOME == 0 {
+    if to.bypassed & bypassed::SOME == 0 || !in_place {
         ack = to.tx_ack;
     } else if !ack.before(to.base) {
         ack = to.base.max(to.loc_ack);

@@ -31,14 +31,14 @@ fn kept_by(from: &Leg, cut: Seq) -> u32 {
 }
 
 /// Returns the right edge that the sender may be offered while segments are forwarded: that of the far end, but no more
-/// than the local socket of the sender's leg could take if it had to continue now; an edge once promised stays. A leg
-/// that pauses at its trap may have all up to there, and little beyond.
-pub(super) fn kept_edge(slot: &Slot, from: &Leg, edge: Seq) -> Seq {
+/// than the local socket of the sender's leg could take if it had to continue now, at `next`; an edge once promised stays.
+/// A leg that pauses at its trap may have all up to there, and little beyond.
+pub(super) fn kept_edge(slot: &Slot, from: &Leg, next: Seq, edge: Seq) -> Seq {
     if slot.flags & slot_flag::KEEP == 0 {
         return edge;
     }
     let kept = kept_by(from, from.cut);
-    let mut limit = from.rec.rx_end.max(from.cut) + kept;
+    let mut limit = next + kept;
     if slot.flags & slot_flag::PAUSE != 0 && from.rec.armed {
         limit = limit
             .max(from.rec.trap - SUPER_PACKET + kept)
@@ -46,6 +46,14 @@ pub(super) fn kept_edge(slot: &Slot, from: &Leg, edge: Seq) -> Seq {
     }
     edge.min(limit.max(from.tx_edge))
 }
+
+/// Returns the same in DRAIN, where the stream may stand below the cut.
+pub(super) fn kept_edge_in_drain(slot: &Slot, from: &Leg, edge: Seq) -> Seq {
+    kept_edge(slot, from, from.rec.rx_end.max(from.cut), edge)
+}
+
+/// Largest window (RFC 7323 section 2.3).
+pub(super) const LARGEST_WINDOW: u32 = 1 << 30;
 
 /// Returns whether the sender's socket, which stood at `cut` and continues at `base`, can take all that the sender was
 /// promised.

@@ -146,6 +146,59 @@ fn no_more_is_promised_than_the_parked_socket_could_keep() {
     }
 }
 
+/// Moves a flow on, as if so many bytes of each side had passed the parked sockets: they are as far behind.
+fn run_on(flow: &Flow, bytes: u32, promised: bool) {
+    flow.edit(|slot| {
+        for leg in &mut slot.leg {
+            leg.cut = leg.cut.wrapping_sub(bytes);
+            leg.loc_edge = leg.loc_edge.wrapping_sub(bytes);
+            if !promised {
+                leg.tx_edge = leg.tx_edge.wrapping_sub(bytes);
+            }
+        }
+    });
+}
+
+/// More than 2 GiB, after which the sockets' numbers seem to be ahead.
+const MUCH: u32 = (1 << 31) + 1000;
+
+/// A daemon that keeps sockets close to their streams may have been killed long ago.
+#[test]
+fn a_parked_socket_that_is_2_gib_behind_closes_no_window() {
+    const ROOM: u32 = 40_000;
+    for side in Side::BOTH {
+        let flow = keeping(Plan {
+            offered: [ROOM; 2],
+            granted: [1 << 20; 2],
+            ..Plan::default()
+        });
+        run_on(&flow, MUCH, true);
+        let far = side.other();
+        let data = flow.later(far, 0, 700, 0);
+        assert_eq!(flow.ingress(far, &data.bytes()).verdict, 7);
+        let packet = Packet {
+            window: 65_535,
+            ..flow.later(side, 0, 1, 700)
+        };
+        promises(&flow, side, &packet, ROOM);
+    }
+}
+
+#[test]
+fn a_parked_socket_that_is_2_gib_behind_offers_nothing_beyond_the_far_ends_window() {
+    const GRANTED: u32 = 1 << 17;
+    for side in Side::BOTH {
+        let flow = Flow::dormant(Plan {
+            offered: [GRANTED; 2],
+            granted: [GRANTED; 2],
+            ..Plan::default()
+        });
+        run_on(&flow, MUCH, false);
+        let beyond = flow.timed(side, 0, flow.later(side, GRANTED + 2, 10, 0)).bytes();
+        flow.ingress_gives(side, &beyond, (SHOT, "drop_window", &beyond));
+    }
+}
+
 /// Returns such a flow whose ends pause so many bytes further on.
 fn pausing(plan: Plan, ahead: [u32; 2]) -> Flow {
     let flow = keeping(plan);

@@ -20,6 +20,10 @@ use crate::{api::FlowState, flow::Flow};
 /// must still be behind at the next look.
 const FAR: u32 = 1 << 30;
 
+/// Bytes beyond which sockets cannot go on where they stand: they would take the stream's end for old. A daemon that was stopped
+/// finds such streams.
+const LOST: u32 = 1 << 31;
+
 /// Time for which connection tracking remembers a connection in whatever state: its timeouts are minutes, if they are left as
 /// they are.
 const REMEMBERED: Duration = Duration::from_secs(1);
@@ -114,7 +118,8 @@ impl<'a> Dormant<'a> {
             let directions = flow.directions();
             let ended = session.look(&directions, now);
             // Rebuilt sockets begin anew; those that cannot be rebuilt come back for a moment.
-            let far = ran_far(directions.map(|d| d.end), cuts);
+            let beyond = furthest(directions.map(|d| d.end), cuts);
+            let far = beyond >= FAR;
             let mode = flow.mode();
             if mode == Mode::Undrain {
                 // A firewall may have dropped what woke them: it is sent again.
@@ -124,7 +129,7 @@ impl<'a> Dormant<'a> {
             }
             let mut again = None;
             let wanted = session.fired(now).is_some() || flow.held().is_waiting() || (far && keeps);
-            if wanted && mode == Mode::Final && !ended {
+            if wanted && mode == Mode::Final && !ended && beyond < LOST {
                 // Wake them whatever the result: data that a socket has no room for now is retransmitted.
                 session.keep_promises(&flow);
                 expect_return(&flow, since);
@@ -169,12 +174,14 @@ fn expect_return(flow: &Flow, since: Instant) {
     }
 }
 
-/// Returns true if a stream is too far beyond its socket's number. (A FIN that the socket has lies one before it.)
-fn ran_far(ends: PerSide<Seq>, cuts: PerSide<Seq>) -> bool {
-    let beyond = |side: Side| ends[side].distance_from(cuts[side]);
-    Side::BOTH
-        .iter()
-        .any(|&side| (FAR..u32::MAX).contains(&beyond(side)))
+/// Returns how many bytes a stream is beyond its socket's number, of the one that is further. (A FIN that the socket has lies one
+/// before it.)
+fn furthest(ends: PerSide<Seq>, cuts: PerSide<Seq>) -> u32 {
+    let beyond = Side::BOTH.map(|side| match ends[side].distance_from(cuts[side]) {
+        u32::MAX => 0,
+        bytes => bytes,
+    });
+    beyond[0].max(beyond[1])
 }
 
 #[cfg(test)]
@@ -182,20 +189,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn far_is_a_quarter_of_the_circle_and_on_to_its_end() {
+    fn the_stream_that_is_further_beyond_its_socket_counts() {
         let (cut, other) = (Seq::new(u32::MAX - 5), Seq::new(7));
-        for (beyond, far) in [
-            (0, false),
-            (u32::MAX, false), // a FIN
-            (FAR - 1, false),
-            (FAR, true),
-            (3 << 30, true),
+        for (bytes, beyond) in [
+            (0, 0),
+            (u32::MAX, 0),
+            (FAR, FAR),
+            (LOST, LOST),
+            (3 << 30, 3 << 30),
         ] {
-            assert_eq!(
-                ran_far(PerSide::new(cut + beyond, other), PerSide::new(cut, other)),
-                far,
-                "{beyond}"
-            );
+            let ends = [PerSide::new(cut + bytes, other), PerSide::new(cut, other + bytes)];
+            for end in ends {
+                assert_eq!(furthest(end, PerSide::new(cut, other)), beyond, "{bytes}");
+            }
         }
     }
 }

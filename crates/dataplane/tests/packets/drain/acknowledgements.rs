@@ -7,7 +7,7 @@ use longsplice_dataplane::Side::{Client, Server};
 use super::{Drained, OLD, data, plans, trimmed};
 use crate::support::{
     flow::{REDIRECT, SHOT},
-    options::{Opt, read, usual_with_sack, write},
+    options::{Opt, read, usual, usual_with_sack, write},
     packet::*,
 };
 
@@ -28,6 +28,48 @@ fn a_socket_is_not_shown_an_acknowledgement_of_what_it_did_not_send() {
             ..trimmed(&packet)
         };
         d.shared(&packet, &local);
+    }
+}
+
+/// A blind guess of any old number says nothing about what its end has received.
+#[test]
+fn a_forged_acknowledgement_is_not_passed_on_by_later_segments() {
+    for plan in plans() {
+        let d = Drained::idle(plan.clone());
+        let sent = Packet {
+            payload: pattern(1000),
+            ..d.flow.peer_segment(Server)
+        };
+        assert_eq!(d.flow.ingress(Server, &sent.bytes()).verdict, REDIRECT);
+        let before = d.flow.raw_leg(Server);
+        for (seq, flags) in [
+            (1 << 30, ACK),
+            (1 << 30, ACK | PSH),
+            (1 << 24, ACK),
+            (1, ACK),
+            (1, ACK | RST),
+        ] {
+            let mut forged = data(&d.flow, usize::from(flags & PSH != 0));
+            forged.flags = flags;
+            forged.seq = forged.seq.wrapping_sub(seq);
+            forged.ack += 500;
+            forged.options = usual(
+                d.flow.plan.clock[0] + 5,
+                d.flow.plan.clock[1].wrapping_add(1 << 30),
+            );
+            d.flow.ingress(Client, &forged.bytes());
+            let after = d.flow.raw_leg(Server);
+            assert_eq!(
+                (after.tx_ack, after.tx_edge),
+                (before.tx_ack, before.tx_edge),
+                "{seq} {flags}"
+            );
+        }
+        let mut honest = data(&d.flow, 0);
+        honest.flags = ACK;
+        honest.ack += 500;
+        d.flow.ingress(Client, &honest.bytes());
+        assert_eq!(d.flow.raw_leg(Server).tx_ack, before.tx_ack.wrapping_add(500));
     }
 }
 

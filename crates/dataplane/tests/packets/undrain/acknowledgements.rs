@@ -6,7 +6,7 @@ use longsplice_dataplane::{Framing, Seq, Side};
 use super::{SENT, across, start};
 use crate::support::{
     flow::{Flow, Plan},
-    options::usual_with_sack,
+    options::{usual, usual_with_sack},
     packet::*,
     tap::{Offload, Tap},
     woken::{Past, with_sack},
@@ -100,6 +100,28 @@ fn of_payload_for_the_socket_the_far_end_gets_the_acknowledgement() {
                 taps[far].nothing();
             });
             assert_eq!(counted.get("forwarded"), None);
+        }
+    }
+}
+
+/// A blind guess of any old number says nothing about what its end has received.
+#[test]
+fn a_forged_segment_has_no_copy_and_tells_nothing() {
+    for side in Side::BOTH {
+        let far = side.other();
+        let (flow, taps) = wired(Past::unacknowledged(SENT));
+        let state = |flow: &Flow| {
+            let leg = flow.raw_leg(far);
+            (leg.tx_ack, leg.tx_edge, flow.raw_leg(side).rec.ts_high)
+        };
+        let before = state(&flow);
+        for seq in [1 << 30, 1 << 24] {
+            let mut forged = flow.later(side, SENT[side], 0, 300);
+            forged.seq = forged.seq.wrapping_sub(seq);
+            forged.options = usual(1 << 29, 1 << 30);
+            taps[side].send(&forged.bytes(), Offload::default());
+            taps[far].nothing();
+            assert_eq!(state(&flow), before, "{seq}");
         }
     }
 }
