@@ -49,7 +49,7 @@ const SOME: u64 = 10_000;
 /// Bytes of the client that pass before a trap of bytes.
 const BUDGET: u64 = 100_000;
 /// Rest of a busy flow between two exchanges: without it, they take all processors from this test and others.
-const REST: Duration = Duration::from_millis(5);
+const REST: Duration = Duration::from_millis(15);
 /// Limit of the server's bytes, in bytes per second, and those that may pass at once.
 const RATE: u64 = 400_000;
 const BURST: u64 = 1_000_000;

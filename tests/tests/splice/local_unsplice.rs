@@ -121,7 +121,10 @@ fn by_trap(name: &str, places: Places) {
         for trap in ["data=client", "data=server", BUDGETS] {
             let here = Here::new(name, places, "now", detach, &format!("unsplice = \"{trap}\""));
             let mut pair = here.connect();
-            for round in 0..5 {
+            // A budget may be used up before the pair is spliced again: that round has no return.
+            let mut round = 0;
+            while here.daemon.status().resumed_total < 5 {
+                assert!(round < 50, "{trap}, {state}: no five returns");
                 // The trap fires in silence first, and then under load.
                 here.daemon
                     .wait_flow(&format!("{trap}: {state}, or nearly used up"), |f| {
@@ -141,12 +144,12 @@ fn by_trap(name: &str, places: Places) {
                     || (pair.lost() <= before).then_some(()),
                 );
                 pair.exchange(300_000);
+                round += 1;
             }
             pair.close();
             let status = here
                 .daemon
                 .wait_status("the end", |s| s.listeners.iter().all(|l| l.open == 0));
-            assert!(status.resumed_total >= 5, "{trap}, {state}: {status:?}");
             assert_eq!(status.segments("aborted"), 0, "{status:?}");
         }
     }
