@@ -256,14 +256,21 @@ impl Session<'_> {
             }
         };
         self.over(End::Complete);
+        let is_sent = at.upload.is_done();
         // Do not reuse a connection with bytes behind the reply: they answer no request.
         if reply.server == Persistence::KeepAlive && at.wire.buffer.is_empty() && !at.half_closed {
             at.tenure.give_back(at.wire.stream, at.tie);
+        } else {
+            // Release the server before the client's connection is closed: that may take long.
+            drop(at);
         }
         if reply.client == Persistence::KeepAlive {
             return Some(client);
         }
-        let says_no_more = request.persistence == Persistence::Close && reply.body != Body::UntilClose;
+        // Close at once only behind a whole request: unread bytes of its body would reset the connection, and what the
+        // client has not received of the reply would be lost.
+        let says_no_more =
+            is_sent && request.persistence == Persistence::Close && reply.body != Body::UntilClose;
         if !(says_no_more && client.stream.is_plain()) {
             self.close_lingering(client).await;
         }

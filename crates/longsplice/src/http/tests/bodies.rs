@@ -82,6 +82,29 @@ async fn a_reply_overtakes_the_body_of_its_request() {
 }
 
 #[tokio::test]
+async fn a_reply_arrives_whole_at_a_client_that_still_sends_the_last_request_of_its_connection() {
+    let mut server = Server::new().await;
+    let switch = Switch::new(server.address, "", "").await;
+    let body = "n".repeat(300_000);
+    for last in ["HTTP/1.1\r\nHost: a\r\nConnection: close", "HTTP/1.0"] {
+        let mut client = switch.client().await;
+        client
+            .send(format!("POST / {last}\r\nContent-Length: 100000000\r\n\r\nbegin"))
+            .await;
+        let mut at_server = server.next().await;
+        at_server.until("begin").await;
+        let head = format!("HTTP/1.1 413 Content Too Large\r\nContent-Length: {}", body.len());
+        at_server.send(format!("{head}\r\n\r\n{body}")).await;
+        // The switch has taken the whole reply as soon as it releases the server; the client has read none of it.
+        assert_eq!(at_server.rest().await, (String::new(), true), "{last}");
+        client.send("more").await;
+        let (reply, in_order) = client.rest().await;
+        let is_whole = reply.starts_with("HTTP/1.1 413 ") && reply.ends_with(&format!("\r\n\r\n{body}"));
+        assert!(is_whole && in_order, "{last}: {} bytes", reply.len());
+    }
+}
+
+#[tokio::test]
 async fn a_server_may_reply_while_it_reads() {
     let mut server = Server::new().await;
     let switch = Switch::new(server.address, "", "").await;
