@@ -12,6 +12,7 @@ use longsplice_core::balance::{Algorithm, Backend, Balancer, Candidate, Choice, 
 
 use super::{
     discovery::{Entry, ResolvedAddr},
+    drains::Drains,
     server::{Server, ServerId, State},
 };
 use crate::config::{ServerConfig, UpstreamConfig};
@@ -45,8 +46,7 @@ pub(super) struct BackendSet {
     candidates: Vec<Candidate>,
     /// Removed servers with open connections: a server that returns keeps its state and its count.
     former: HashMap<Key, Weak<Server>>,
-    /// Names of servers that an operator drained. Addresses that such a name gets later are drained, too.
-    drained: HashSet<String>,
+    drains: Drains,
 }
 
 /// Properties of a client that a choice depends on.
@@ -100,7 +100,7 @@ impl BackendSet {
             algorithm: Algorithm::First,
             candidates: Vec::new(),
             former: HashMap::new(),
-            drained: HashSet::new(),
+            drains: Drains::default(),
         }
     }
 
@@ -126,7 +126,7 @@ impl BackendSet {
                     .remove(&(name.clone(), site.address))
                     .unwrap_or_else(|| Arc::new(Server::new(config, &label, name, site.address, back)));
                 found.configure(config);
-                found.set_drained(self.drained.iter().any(|name| found.is_called(name)), now);
+                found.set_drained(self.drains.covers(&found), now);
                 self.members.push(Member {
                     server: found,
                     weight: weight(server, site, heaviest),
@@ -221,13 +221,11 @@ impl BackendSet {
     pub(super) fn drain(&mut self, config: &UpstreamConfig, name: &str, drain: bool, now: Duration) -> usize {
         let called: Vec<_> = self.members.iter().filter(|m| m.server.is_called(name)).collect();
         let listed = config.servers.iter().filter(|s| s.label() == name).count();
-        match drain {
-            true if called.len() + listed > 0 => drop(self.drained.insert(name.to_owned())),
-            true => {}
-            // Undo the drain under every name that covers one of these servers.
-            false => self
-                .drained
-                .retain(|drained| drained != name && !called.iter().any(|m| m.server.is_called(drained))),
+        match called.len() + listed {
+            1.. => self.drains.command(name, drain),
+            // Let a server that is gone be ready if it returns.
+            0 if !drain => self.drains.forget(name),
+            0 => {}
         }
         for member in &called {
             member.server.set_drained(drain, now);

@@ -2,11 +2,13 @@
 //!
 //! [`Upstream::lease`] (`search`) chooses a server (`backend_set`), waits in the queue if all are full (`queue`), and takes an
 //! idle connection (`idle`) or makes one. `state` keeps what is known of the servers, and outlives reloads. Permits
-//! (`lease`) update it, and so do the callbacks that it gives to active checks (`check`) and the resolver (`discovery`).
+//! (`lease`) update it, and so do the callbacks that it gives to active checks (`check`) and the resolver (`discovery`),
+//! and the commands of an operator (`drains`).
 
 mod backend_set;
 mod check;
 mod discovery;
+mod drains;
 mod idle;
 mod lease;
 mod queue;

@@ -242,6 +242,47 @@ async fn srv_records_say_ports_weights_and_who_stands_in() {
 }
 
 #[tokio::test]
+async fn a_name_stays_drained_for_all_addresses_but_those_that_are_ready_again() {
+    let dns = NameServer::new().await;
+    dns.set("web.test", &[ip(1), ip(2)]);
+    let names = Arc::new(Names::of_server(dns.address));
+    let config = config("servers = [\"web.test:80\"]");
+    let all = Upstreams::build(&config, &splicer(), None, &names);
+    let u = all.get("u").unwrap();
+    until("there are two", || addresses(u).len() == 2).await;
+    let states = || -> HashMap<_, _> {
+        let servers = u.status().servers.into_iter();
+        servers.map(|server| (server.address, server.state)).collect()
+    };
+    let expected = |all: &[(&str, &str)]| -> HashMap<_, _> {
+        let of_one = |(address, state): &(&str, &str)| ((*address).to_owned(), (*state).to_owned());
+        all.iter().map(of_one).collect()
+    };
+    assert_eq!(all.drain("u", "web.test:80", true), Ok(2));
+    assert_eq!(all.drain("u", "127.0.0.1:80", false), Ok(1));
+    let two = expected(&[("127.0.0.1:80", "up"), ("127.0.0.2:80", "draining")]);
+    assert_eq!(states(), two);
+    let all = all.next(&config, &splicer());
+    assert_eq!(states(), two, "after a reload");
+    dns.set("web.test", &[ip(1), ip(2), ip(3)]);
+    until("there are three", || addresses(u).len() == 3).await;
+    let mut three = two;
+    three.extend(expected(&[("127.0.0.3:80", "draining")]));
+    assert_eq!(states(), three, "an address that it got later");
+    // The name is ready as a whole, and for addresses that it gets later.
+    assert_eq!(all.drain("u", "web.test:80", false), Ok(3));
+    let all = all.next(&config, &splicer());
+    assert!(states().values().all(|state| state == "up"));
+    assert_eq!(all.drain("u", "127.0.0.1:80", true), Ok(1));
+    dns.set("web.test", &[ip(1), ip(4)]);
+    until("another one came", || states().contains_key("127.0.0.4:80")).await;
+    assert_eq!(
+        states(),
+        expected(&[("127.0.0.1:80", "draining"), ("127.0.0.4:80", "up")])
+    );
+}
+
+#[tokio::test]
 async fn the_hosts_file_is_respected() {
     let a = Backend::new().await;
     let u = upstream(&format!("servers = [\"localhost:{}\"]", a.address.port()));
