@@ -282,8 +282,11 @@ async fn tend_memory(shared: Weak<Shared>, accelerator: Option<Weak<Accelerator>
             accelerator.relieve();
         }
         if let Some(most) = measures.shed {
-            let ended = shared.tracker.end_newest(most, End::Memory);
-            shared.memory.note_shed(ended, open);
+            match shared.tracker.end_newest(most, End::Memory) {
+                // All are about to end.
+                0 => {}
+                ended => shared.memory.note_shed(ended, open),
+            }
         }
     }
 }

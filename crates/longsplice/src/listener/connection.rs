@@ -66,13 +66,20 @@ async fn serve(stream: TcpStream, peer: SocketAddr, open: Open) {
             Err(error) => gone(&listener.name, peer, &error),
         };
     }
-    let client = match accepted(stream, peer, &settings).await {
+    let refused = |end: End, reason: &str| {
+        let record = AccessRecord::new(&listener.name, peer).ended(began, end);
+        service.note_refused(record, reason);
+    };
+    let read = tokio::select! {
+        // Poll the connection first: a plain one needs no wait.
+        biased;
+        read = accepted(stream, peer, &settings) => read,
+        why = open.cancelled() => return refused(why, "it was to end before its protocol was read"),
+    };
+    let client = match read {
         Ok(client) => client,
         Err(RejectReason::Gone(error)) => return gone(&listener.name, peer, &error),
-        Err(reason) => {
-            let record = AccessRecord::new(&listener.name, peer).ended(began, End::BadRequest);
-            return service.note_refused(record, &reason.to_string());
-        }
+        Err(reason) => return refused(End::BadRequest, &reason.to_string()),
     };
     match listener.protocol {
         Protocol::Tcp | Protocol::Tls => Box::pin(forward::forward(client, &settings, open, began)).await,
@@ -91,7 +98,8 @@ fn fresh(stream: TcpStream, peer: SocketAddr) -> io::Result<Client<LazyStream>> 
 /// [`tls::TIMEOUT`] together.
 ///
 /// # Errors
-/// The reason for the rejection. Fails closed: a connection that cannot be read is never forwarded.
+/// The reason for the rejection. Fails closed: a connection that cannot be read is never forwarded. If the future is
+/// dropped, the connection is closed: nothing was forwarded yet.
 async fn accepted(stream: TcpStream, peer: SocketAddr, settings: &Settings) -> Result<Client, RejectReason> {
     let stream = tokio::net::TcpStream::from_std(stream).map_err(RejectReason::Gone)?;
     let listener = &settings.listener;

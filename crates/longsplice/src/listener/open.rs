@@ -39,12 +39,16 @@ pub(crate) struct Shown {
 }
 
 impl Shown {
-    /// Requests its handler to end it.
-    pub(crate) fn end(&self, why: End) {
+    /// Requests its handler to end it. Returns false if that was requested before; the reason stays then.
+    pub(crate) fn end(&self, why: End) -> bool {
         let mut to_end = self.to_end.lock();
-        to_end.get_or_insert(why);
+        if to_end.is_some() {
+            return false;
+        }
+        *to_end = Some(why);
         drop(to_end);
         self.told.notify_waiters();
+        true
     }
 
     /// Returns its current or last flow.
@@ -57,7 +61,7 @@ impl Shown {
         self.decided.lock().as_deref().is_some_and(condition)
     }
 
-    fn to_end(&self) -> Option<End> {
+    pub(super) fn to_end(&self) -> Option<End> {
         *self.to_end.lock()
     }
 }

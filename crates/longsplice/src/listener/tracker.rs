@@ -150,7 +150,7 @@ impl Tracker {
         (ending, flows)
     }
 
-    /// Ends up to `most` connections, the newest first, and returns how many.
+    /// Ends up to `most` connections that are not to end yet, the newest first, and returns how many.
     pub(crate) fn end_newest(&self, most: usize, why: End) -> usize {
         let mut open: Vec<_> = self
             .open
@@ -159,8 +159,9 @@ impl Tracker {
             .map(|(n, shown)| (*n, Arc::clone(shown)))
             .collect();
         open.sort_unstable_by_key(|(n, _)| std::cmp::Reverse(*n));
-        let newest = open.iter().take(most);
-        newest.map(|(_, shown)| shown.end(why)).count()
+        // Lazy: `take` stops it, so no further one is told.
+        let told = open.iter().filter(|(_, shown)| shown.end(why));
+        told.take(most).count()
     }
 
     /// Ends the connection of this flow, if a handler has it; else only sets the reason of its end. Returns whether a
@@ -180,5 +181,30 @@ impl Tracker {
             flow.set_why(why);
         }
         false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_that_is_told_to_end_is_not_told_again() {
+        let tracker = Tracker::default();
+        let all: Vec<_> = (0..5).map(|_| Arc::<Shown>::default()).collect();
+        for shown in &all {
+            tracker.add(Arc::clone(shown));
+        }
+        all[3].end(End::Admin);
+        let ends = || all.iter().map(|shown| shown.to_end()).collect::<Vec<_>>();
+        let (admin, memory) = (Some(End::Admin), Some(End::Memory));
+        for (ended, expected) in [
+            (2, [None, None, memory, admin, memory]),
+            (2, [memory, memory, memory, admin, memory]),
+            (0, [memory, memory, memory, admin, memory]),
+        ] {
+            assert_eq!(tracker.end_newest(2, End::Memory), ended);
+            assert_eq!(ends(), expected);
+        }
     }
 }

@@ -1,12 +1,15 @@
 //! Tests failures of servers and clients.
 
+use std::{sync::atomic::Ordering, time::Duration};
+
 use longsplice_repair::options::set_reset_on_close;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    time::timeout,
+    time::{sleep, timeout},
 };
 
 use super::harness::{Client, PATIENCE, Server, Switch, ok};
+use crate::access_log::End;
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 
@@ -310,4 +313,23 @@ async fn a_request_whose_body_is_not_here_goes_over_an_idle_connection() {
     let answer = client.until("\r\n\r\n").await;
     assert!(answer.starts_with("HTTP/1.1 502 "), "{answer}");
     assert!(server.another().is_none());
+}
+
+#[tokio::test]
+async fn a_connection_that_is_told_to_end_before_its_protocol_does_so_at_once() {
+    let server = Server::new().await;
+    let switch = Switch::with(server.address, "accept_proxy = \"127.0.0.0/8\"");
+    let mut client = switch.client().await;
+    let tracker = &switch.service.shared().tracker;
+    let accepted = async {
+        while tracker.count() == 0 {
+            sleep(Duration::from_millis(1)).await;
+        }
+    };
+    timeout(PATIENCE, accepted).await.unwrap();
+    assert_eq!(tracker.end_newest(1, End::Memory), 1);
+    assert_eq!(client.rest().await.0, "");
+    let ended = |end: End| switch.service.counts().ended[end as usize].load(Ordering::Relaxed);
+    assert_eq!([End::Memory, End::BadRequest].map(ended), [1, 0]);
+    assert_eq!(tracker.count(), 0);
 }

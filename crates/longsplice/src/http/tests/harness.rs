@@ -32,12 +32,16 @@ pub(super) struct Switch {
 }
 
 impl Switch {
-    /// Starts a listener with the lines `http` in `[listener.http]`; `more` holds further keys of the listener and its
-    /// routes.
+    /// Starts a listener with the lines `http` in `[listener.http]`; `more` holds the tables behind it, such as routes.
     pub(super) async fn new(server: SocketAddr, http: &str, more: &str) -> Switch {
+        Switch::with(server, &format!("[listener.http]\n{http}\n{more}"))
+    }
+
+    /// Starts a listener with these keys, and the tables behind them.
+    pub(super) fn with(server: SocketAddr, keys: &str) -> Switch {
         let text = format!(
             "[[upstream]]\nname = \"u\"\nservers = \"{server}\"\n[[listener]]\nname = \"l\"\nlisten = \"127.0.0.1:1\"\n\
-             protocol = \"http\"\nupstream = \"u\"\n[listener.http]\n{http}\n{more}\n"
+             protocol = \"http\"\nupstream = \"u\"\n{keys}\n"
         );
         let config = match config::parse(Path::new("t.toml"), &text) {
             Ok(config) => config,
