@@ -142,8 +142,8 @@ impl World {
         }
         if last.is_some_and(|l| ts.val.before(l)) {
             self.stats.add("TSval went back");
-            // TSval of a reset has no effect.
-            if s.has(flag::RST) {
+            // TSval of a reset has no effect, and another connection, whose SYN has replaced the flow, a clock of its own.
+            if s.has(flag::RST) || self.flow.slot.mode == Mode::Replaced {
                 return;
             }
             if !self.doomed && self.scenario.forge == 0 {
