@@ -15,11 +15,9 @@ use std::{
 use longsplice_lab::{
     ConnectionSpec, Emulated, Namespace, Traffic, TrafficServer, TrafficSpec, topology::Nodes,
 };
-use socket2::{Domain, Socket, Type};
-
 use longsplice_tests::{
     Config, Daemon, Pair, SOON, Status, addr, assert_all_ok, capture, curl, emulated, ip, library::target,
-    line, nodad, rng, soon, times, veth_line,
+    nodad, rng, soon, times, veth_line,
 };
 
 /// Node of an accelerator: its daemon, and a server behind it.
@@ -290,45 +288,6 @@ fn busy_connections_are_released_and_taken_over_again_and_again() {
         taken >= 4 + cycles as u64 && released >= cycles as u64,
         "{taken} {released}"
     );
-}
-
-/// When there is no room, a customer of an earlier class takes that of another connection, which is released.
-#[test]
-fn an_earlier_class_finds_room() {
-    let net = long_path("acc-class");
-    let preferred = line("198.18.1.1/32");
-    let mut node = Node::new(net, &["--max-connections", "1", "--prefer", &preferred]);
-    let nodad = nodad(node.net.family());
-    ip(
-        &node.net.client,
-        &format!("addr add 198.18.1.9/24 dev c0 {nodad}"),
-    );
-    let second = addr("198.18.1.9");
-    let from = |address: IpAddr| {
-        let target = node.listener.local_addr().unwrap();
-        let socket = Socket::new(Domain::for_address(target), Type::STREAM, None).unwrap();
-        socket.bind(&SocketAddr::from((address, 0)).into()).unwrap();
-        socket.connect(&target.into()).unwrap();
-        Pair::accept(socket.into(), &node.listener)
-    };
-    let mut other = node.net.client.run(|| from(second)).unwrap();
-    other.exchange(100_000);
-    let mut preferred = node.net.client.run(|| from(node.net.client_addr)).unwrap();
-    preferred.exchange(100_000);
-    node.daemon
-        .wait_state(other.client_port(), &["dormant", "detached"]);
-    let mut third = node.net.client.run(|| from(second)).unwrap();
-    third.exchange(100_000);
-    let status = node.wait_status("one passed through", |s| {
-        s.accelerator.as_ref().unwrap().passed_through_total["limit"] == 1
-    });
-    assert_eq!(totals(&status), (2, 1));
-    for pair in [&mut other, &mut preferred, &mut third] {
-        pair.exchange(100_000);
-        pair.close();
-    }
-    node.daemon.terminate();
-    node.daemon.join();
 }
 
 /// Every connection completes with the right content, though each link loses 5 % in each direction.

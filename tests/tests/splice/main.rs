@@ -12,6 +12,7 @@ mod accelerate_paths;
 mod accelerate_release;
 mod accelerate_replace;
 mod accelerate_reuse;
+mod accelerate_room;
 mod accelerate_semantics;
 mod accelerate_stop;
 mod alike;

@@ -293,11 +293,7 @@ impl Accelerator {
     /// Has a task relay a connection until it ends or is released. `released`: what is known of it then.
     fn carry(self: &Arc<Self>, pair: Box<Pair>, handle: FlowHandle, released: Released) {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let carried = Carried {
-            handle: handle.clone(),
-            class: released.class,
-            is_releasing: false,
-        };
+        let carried = Carried::new(handle.clone(), released.class);
         self.carried.lock().insert(number, carried);
         tokio::spawn(Arc::clone(self).relay(number, pair, handle, released));
     }
@@ -337,6 +333,9 @@ impl Accelerator {
                     call.as_mut().await
                 }
             };
+            if let (Ok(Ended::Returned(_)), Some(carried)) = (&ended, self.carried.lock().get_mut(&number)) {
+                carried.stay();
+            }
             match ended {
                 Ok(Ended::Returned(returned)) if returned.why == Trap::Admin => {
                     let known = self.released.lock().get(returned.id);

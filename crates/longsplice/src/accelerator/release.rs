@@ -21,14 +21,47 @@ const AGAIN: Duration = Duration::from_millis(50);
 /// Divisor for the share of connections that is released at once when memory runs short; at least one is released.
 const SHARE: usize = 20;
 
+/// Time for which a connection that could not be released keeps its room. Each attempt holds its ends up.
+const PAUSE: Duration = Duration::from_secs(5);
+
 /// A taken-over connection that a task carries.
 #[derive(Debug)]
 pub(super) struct Carried {
-    pub(super) handle: FlowHandle,
+    handle: FlowHandle,
     /// Class of its ends; the first class is served first.
-    pub(super) class: usize,
-    /// True if its release was requested.
-    pub(super) is_releasing: bool,
+    class: usize,
+    room: Room,
+}
+
+/// Says whether a connection was asked for its room.
+#[derive(Debug, Clone, Copy)]
+enum Room {
+    Unasked,
+    Asked,
+    /// It could not be released at this time.
+    Refused(Instant),
+}
+
+impl Carried {
+    pub(super) fn new(handle: FlowHandle, class: usize) -> Carried {
+        let room = Room::Unasked;
+        Carried { handle, class, room }
+    }
+
+    /// Forgets that it was asked for its room.
+    pub(super) fn stay(&mut self) {
+        self.room = Room::Unasked;
+    }
+
+    /// Returns its flow, if it may be asked for its room.
+    fn may_be_asked(&self) -> Option<FlowId> {
+        let may = match self.room {
+            Room::Unasked => true,
+            Room::Asked => false,
+            Room::Refused(at) => at.elapsed() >= PAUSE,
+        };
+        self.handle.id().filter(|_| may)
+    }
 }
 
 impl Accelerator {
@@ -46,25 +79,40 @@ impl Accelerator {
     }
 
     /// Makes room for a connection of a class: releases the oldest connection of the last class, if that is behind this
-    /// one. Returns false if there is none.
+    /// one; the next one, if that cannot be released. Returns false if there is none.
     pub(super) fn make_room(self: &Arc<Self>, class: usize) -> bool {
-        let mut carried = self.carried.lock();
-        let last = carried
-            .iter_mut()
-            .filter(|(_, c)| !c.is_releasing && c.class > class && c.handle.id().is_some())
-            .max_by_key(|(number, c)| (c.class, std::cmp::Reverse(**number)));
-        let Some((_, last)) = last else { return false };
-        last.is_releasing = true;
-        let (splicer, id) = (self.splicer().clone(), last.handle.id());
-        drop(carried);
-        if let Some(id) = id {
-            tokio::spawn(async move {
-                if let Err(error) = splicer.request_splice(id).await {
-                    tracing::debug!(flow = %id, %error, "it was to make room, and stays");
+        let mut asked = self.ask_last_behind(class);
+        let found = asked.is_some();
+        let (accelerator, began) = (Arc::clone(self), Instant::now());
+        let release = async move {
+            while let Some((number, id)) = asked {
+                match accelerator.splicer().request_splice(id).await {
+                    Ok(()) | Err(RequestError::AlreadySpliced(_)) => return,
+                    Err(error) => tracing::debug!(flow = %id, %error, "it was to make room, and stays"),
                 }
-            });
+                if let Some(stays) = accelerator.carried.lock().get_mut(&number) {
+                    stays.room = Room::Refused(Instant::now());
+                }
+                // Ask none a second time.
+                let may_go_on = began.elapsed() < PAUSE;
+                asked = may_go_on.then(|| accelerator.ask_last_behind(class)).flatten();
+            }
+        };
+        if found {
+            tokio::spawn(release);
         }
-        true
+        found
+    }
+
+    /// Marks the oldest connection of the last class behind this one as asked for its room.
+    fn ask_last_behind(&self, class: usize) -> Option<(u64, FlowId)> {
+        let mut carried = self.carried.lock();
+        let behind = carried.iter_mut().filter(|(_, c)| c.class > class);
+        let (number, id, last) = behind
+            .filter_map(|(number, c)| Some((*number, c.may_be_asked()?, c)))
+            .max_by_key(|(number, _, c)| (c.class, std::cmp::Reverse(*number)))?;
+        last.room = Room::Asked;
+        Some((number, id))
     }
 
     /// Releases a share of the connections because memory runs short: those in which the least has passed lately.
