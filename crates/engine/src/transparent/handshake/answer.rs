@@ -26,6 +26,7 @@ impl Handshakes {
     ) -> io::Result<Option<Taken>> {
         let ends = (answer.to, answer.from);
         self.overdue.forget(ends);
+        let unconfirmed = self.pending.unconfirmed();
         let Some(known) = self.pending.get_mut(&ends) else {
             self.splicer.let_in(packet)?;
             let (client, server) = ends;
@@ -70,17 +71,16 @@ impl Handshakes {
             }),
             has_unknown_options: answer.offer.has_unknown,
             is_known_server: self.servers.contains(ends.1),
-            unconfirmed: self.unconfirmed,
+            unconfirmed,
             window: known.syn.window.max(answer.window),
-            is_beyond_limit: self.unconfirmed >= MOST_UNCONFIRMED,
+            is_beyond_limit: unconfirmed >= MOST_UNCONFIRMED,
         };
         if matches!(known.stage, Stage::Passed) {
             self.splicer.let_in(packet)?;
             return Ok(Some(Taken::Passed(step)));
         }
         if admit(&step) == Admission::PassThrough || step.is_beyond_limit {
-            known.stage = Stage::Passed;
-            self.unanswered = self.unanswered.saturating_sub(1);
+            self.pending.set_stage(&ends, Stage::Passed);
             self.splicer.let_in(packet)?;
             return Ok(None);
         }
@@ -90,8 +90,7 @@ impl Handshakes {
             Ok(sockets) => sockets,
             // The next answer would meet the same error: the client would wait in vain.
             Err(error) => {
-                known.stage = Stage::Passed;
-                self.unanswered = self.unanswered.saturating_sub(1);
+                self.pending.set_stage(&ends, Stage::Passed);
                 self.splicer.let_in(packet)?;
                 let (client, server) = ends;
                 return Ok(Some(Taken::Refused {
@@ -106,10 +105,8 @@ impl Handshakes {
             handle.note_round_trip(Side::Server, time);
         }
         self.servers.note(ends.1, answer.offer);
-        self.unanswered = self.unanswered.saturating_sub(1);
-        self.unconfirmed += 1;
         let (seq, ack) = (known.syn.seq + 1, answer.seq + 1);
-        known.stage = Stage::Unconfirmed(Box::new(Unconfirmed {
+        let waiting = Stage::Unconfirmed(Box::new(Unconfirmed {
             answered: Answered {
                 acknowledgement: Some(acknowledgement(&known.syn, &answer).bytes()),
                 onward: answer.onward.clone(),
@@ -123,6 +120,7 @@ impl Handshakes {
             seq,
             ack,
         }));
+        self.pending.set_stage(&ends, waiting);
         self.send_marked(ends.0, &answer.onward)?;
         if let Some(Stage::Unconfirmed(waiting)) = self.pending.get_mut(&ends).map(|known| &mut known.stage) {
             waiting.built_in = began.elapsed();

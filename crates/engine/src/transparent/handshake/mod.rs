@@ -17,11 +17,11 @@ mod overdue;
 mod pending;
 mod sockets;
 mod step;
+mod table;
 mod unconfirmed;
 mod unheard;
 
 use std::{
-    collections::HashMap,
     io,
     net::{SocketAddr, TcpStream as StdStream},
     time::{Duration, Instant},
@@ -36,6 +36,7 @@ use self::{
     overdue::Overdue,
     pending::{Answered, Ends, Pending, Stage, leg_of},
     sockets::toward_client,
+    table::Table,
 };
 use crate::{
     FlowHandle, Splicer,
@@ -97,15 +98,11 @@ pub fn rules(clients: &str, servers: &str, to: &[Network], ports: &[Ports]) -> V
 #[derive(Debug)]
 pub struct Handshakes {
     splicer: Splicer,
-    pending: HashMap<Ends, Pending>,
-    /// Number of those without an answer.
-    unanswered: usize,
+    pending: Table,
     servers: KnownServers,
     /// Those whose client may have its answer from elsewhere.
     overdue: Overdue,
-    /// Number of those whose client has not acknowledged the answer.
-    unconfirmed: usize,
-    /// Time of the last look at these.
+    /// Time of the last look at those whose client has not acknowledged the answer.
     tended: Instant,
     /// Time of the last search for old ones.
     swept: Instant,
@@ -118,11 +115,9 @@ impl Handshakes {
     pub fn new(splicer: &Splicer) -> Handshakes {
         Handshakes {
             splicer: splicer.clone(),
-            pending: HashMap::new(),
-            unanswered: 0,
+            pending: Table::default(),
             servers: KnownServers::default(),
             overdue: Overdue::new(splicer),
-            unconfirmed: 0,
             tended: Instant::now(),
             swept: Instant::now(),
             overflowed: None,
@@ -178,11 +173,8 @@ impl Handshakes {
     /// Forgets handshakes that were begun too long ago, at most once a second.
     fn forget_old(&mut self) {
         if self.swept.elapsed() >= SWEEP {
-            let is_waiting = |p: &Pending| matches!(p.stage, Stage::Unconfirmed(_));
-            self.pending
-                .retain(|_, p| p.since.elapsed() < PATIENCE || is_waiting(p));
-            self.overdue.retain(|ends| self.pending.contains_key(ends));
-            self.unanswered = self.pending.values().filter(|p| p.is_unanswered()).count();
+            self.pending.forget_old();
+            self.overdue.retain(|ends| self.pending.get(ends).is_some());
             self.swept = Instant::now();
         }
     }
@@ -219,7 +211,7 @@ impl Handshakes {
         if self.challenge(ends)? {
             return Ok(None);
         }
-        let is_beyond_limit = self.unanswered >= MOST_UNANSWERED || self.pending.len() >= MOST;
+        let is_beyond_limit = self.pending.unanswered() >= MOST_UNANSWERED || self.pending.len() >= MOST;
         let step = Step {
             client: ends.0,
             server: ends.1,
@@ -227,7 +219,7 @@ impl Handshakes {
             answer: None,
             has_unknown_options: syn.offer.has_unknown,
             is_known_server: self.servers.contains(ends.1),
-            unconfirmed: self.unconfirmed,
+            unconfirmed: self.pending.unconfirmed(),
             window: syn.window,
             is_beyond_limit,
         };
@@ -245,7 +237,6 @@ impl Handshakes {
             }
             Admission::TakeOver => {
                 self.send_on(ends.1, &syn.onward)?;
-                self.unanswered += 1;
                 self.overdue.note(ends);
                 Stage::Asked
             }
@@ -313,8 +304,7 @@ impl Handshakes {
             Stage::Unconfirmed(_) => return self.take_unconfirmed(&segment, packet.at),
             Stage::Answered(answered) if segment.is_bare => answered,
             Stage::Asked => {
-                known.stage = Stage::Passed;
-                self.unanswered = self.unanswered.saturating_sub(1);
+                self.pending.set_stage(&ends, Stage::Passed);
                 return Ok(Some(Taken::HalfSeen { client, server }));
             }
             Stage::Answered(_) | Stage::Passed => return Ok(None),

@@ -30,7 +30,7 @@ pub(super) const MOST_UNCONFIRMED: usize = 4_096;
 impl Handshakes {
     /// Returns the number of connections whose client has not acknowledged the answer yet.
     pub fn unconfirmed(&self) -> usize {
-        self.unconfirmed
+        self.pending.unconfirmed()
     }
 
     /// Takes a segment of a client that has not acknowledged the answer yet.
@@ -44,7 +44,6 @@ impl Handshakes {
         if waiting.is_reset_by(segment) {
             let reset = reset_of(ends, waiting.seq);
             self.pending.remove(&ends);
-            self.unconfirmed -= 1;
             self.send_marked(ends.1, &reset)?;
             return Ok(None);
         }
@@ -71,10 +70,7 @@ impl Handshakes {
 
     /// Returns a connection whose client has acknowledged the answer.
     fn open(&mut self, ends: Ends) -> io::Result<Option<Taken>> {
-        let Some(known) = self.pending.get_mut(&ends) else {
-            return Ok(None);
-        };
-        let Stage::Unconfirmed(waiting) = std::mem::replace(&mut known.stage, Stage::Passed) else {
+        let Some(Stage::Unconfirmed(waiting)) = self.pending.set_stage(&ends, Stage::Passed) else {
             return Ok(None);
         };
         let Unconfirmed {
@@ -85,9 +81,10 @@ impl Handshakes {
         } = *waiting;
         answered.sent_at = None;
         let handle = answered.handle.clone();
-        known.stage = Stage::Answered(answered);
-        known.since = Instant::now();
-        self.unconfirmed -= 1;
+        self.pending.set_stage(&ends, Stage::Answered(answered));
+        if let Some(known) = self.pending.get_mut(&ends) {
+            known.since = Instant::now();
+        }
         let Some(both) = sockets.take() else {
             return Ok(None);
         };
@@ -100,7 +97,7 @@ impl Handshakes {
 
     /// Waits until a client that has not acknowledged the answer has had its time. Cancel-safe.
     pub(super) async fn unconfirmed_are_due(&self) {
-        match self.unconfirmed {
+        match self.pending.unconfirmed() {
             0 => std::future::pending().await,
             _ => tokio::time::sleep_until((self.tended + SWEEP).into()).await,
         }
@@ -148,9 +145,8 @@ impl Handshakes {
                 None
             });
         }
-        known.stage = Stage::Passed;
         known.since = Instant::now();
-        self.unconfirmed -= 1;
+        self.pending.set_stage(&ends, Stage::Passed);
         let (client, server) = ends;
         Some(Taken::Unconfirmed { client, server })
     }

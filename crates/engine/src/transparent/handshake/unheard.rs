@@ -14,7 +14,7 @@ const DISCARD: SockFilter = SockFilter::new(6, 0, 0, 0);
 
 /// Sockets of both legs that neither end has heard of. If they are dropped they are closed in silence, and a router is left
 /// of the node; a client that has said something to its socket is reset.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Unheard(Option<PerSide<OwnedFd>>);
 
 impl Unheard {
