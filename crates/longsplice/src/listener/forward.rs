@@ -186,23 +186,21 @@ impl Forwarding {
         pace: RateLimiter,
         idle: IdlePolicy,
     ) {
-        // Let the server's socket reset, too, when `cancelled` drops both.
+        // Let the server's socket reset, too, when the process dies.
         let _ = longsplice_repair::options::set_reset_on_close(&server, true);
-        let end = tokio::select! {
-            passed = tls::relay(client, server, early, pace, idle) => {
-                self.open.service().splicer().count_relayed(RelayReason::Tls, passed.bytes());
-                self.record.traffic.bytes_to_server += passed.to_server;
-                self.record.traffic.bytes_to_client += passed.to_client;
-                match &passed.end {
-                    Ok(()) => End::Complete,
-                    Err(_) if passed.idle => End::Idle,
-                    Err(error) => {
-                        tracing::debug!(peer = %self.record.client, %error, "the connection was cut off");
-                        End::Reset
-                    }
-                }
+        let passed = tls::relay(client, server, early, pace, idle, self.open.cancelled()).await;
+        let splicer = self.open.service().splicer();
+        splicer.count_relayed(RelayReason::Tls, passed.bytes());
+        self.record.traffic.bytes_to_server += passed.to_server;
+        self.record.traffic.bytes_to_client += passed.to_client;
+        let end = match (&passed.end, self.open.to_end()) {
+            (Ok(()), _) => End::Complete,
+            (Err(_), Some(why)) => why,
+            (Err(_), None) if passed.idle => End::Idle,
+            (Err(error), None) => {
+                tracing::debug!(peer = %self.record.client, %error, "the connection was cut off");
+                End::Reset
             }
-            why = self.open.cancelled() => why,
         };
         self.record.traffic.relay_reason = Some(RelayReason::Tls);
         self.finish(end);

@@ -32,7 +32,7 @@ pub struct Passed {
     pub to_server: u64,
     /// Number of bytes that the server sent.
     pub to_client: u64,
-    /// `Ok` if both ends finished in order. Else both were reset: a stream that was cut off must not look complete.
+    /// `Ok` if both ends finished in order. Else both are reset: a stream that was cut off must not look complete.
     pub end: io::Result<()>,
     /// True if it ended because it was idle for too long.
     pub idle: bool,
@@ -45,7 +45,7 @@ impl Passed {
     }
 }
 
-/// Relays until both directions end; `early` was read from the client already. The client ends its direction only by a
+/// Relays until both directions end, or until `told_to_end` returns; `early` was read from the client already. The client ends its direction only by a
 /// close_notify, and gets one when the server has ended (RFC 8446 section 6.1). The rate limit counts decrypted bytes.
 pub async fn relay(
     mut client: Box<TlsStream<TcpStream>>,
@@ -53,6 +53,7 @@ pub async fn relay(
     early: &[u8],
     pace: RateLimiter,
     idle: IdlePolicy,
+    told_to_end: impl Future,
 ) -> Passed {
     for socket in [client.get_ref().0, &server] {
         // Ignore an error: the idle limit remains.
@@ -69,6 +70,7 @@ pub async fn relay(
     let (end, is_idle) = tokio::select! {
         end = join(&mut client, &mut server, early) => (end, false),
         () = activity.is_over(idle.limit) => (Err(io::ErrorKind::TimedOut.into()), true),
+        _ = told_to_end => (Err(io::ErrorKind::ConnectionAborted.into()), false),
     };
     // Until here, each socket may be set to reset when the process dies.
     for socket in [client.get_ref().0, &server.inner] {

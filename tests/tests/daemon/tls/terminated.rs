@@ -10,7 +10,7 @@ use std::{
 };
 
 use longsplice_lab::{Namespace, Process};
-use longsplice_tests::{Certificate, Daemon, Nginx, Policy, SOON, curl, eventually, switch::content};
+use longsplice_tests::{Certificate, Config, Daemon, Nginx, Policy, SOON, curl, eventually, switch::content};
 use tempfile::TempDir;
 
 use crate::tls::Place;
@@ -134,6 +134,52 @@ fn what_is_decrypted_and_idle_ends() {
     daemon.wait_status("it to end", |s| s.listeners[0].open == 0);
     assert!(client.wait(SOON).unwrap().is_some(), "its client was not told");
     drop(stdin);
+}
+
+/// A connection that a reload ends is counted with its bytes, as one that ends by itself.
+#[test]
+fn what_is_decrypted_and_told_to_end_has_its_bytes_counted() {
+    let place = Place::new("tls-told");
+    let dir = folder();
+    let certificate = Certificate::write(dir.path(), "a", &["a.example"]);
+    echo(&place);
+    let to = |target| {
+        let policy = Policy::DETACHED;
+        Config::new()
+            .listener(place.front, target, policy.splice, policy.detach)
+            .with("on_reload = \"reset\"")
+            .with(&Certificate::table(&[&certificate]))
+            .set("[access_log]\npath = \"access.log\"")
+    };
+    let mut daemon = Daemon::of(&to(place.target));
+    daemon.start(&place.net.forwarder);
+    let client = s_client(&place, &["-quiet"]);
+    let (mut input, mut output) = (client.take_stdin().unwrap(), client.take_stdout().unwrap());
+    let sent = content(300_000);
+    let mut got = vec![0; sent.len()];
+    thread::scope(|scope| {
+        scope.spawn(|| input.write_all(&sent).unwrap());
+        output.read_exact(&mut got).unwrap();
+    });
+    assert!(got == sent, "the bytes differ");
+    let elsewhere = (place.net.server_addr, 7001).into();
+    let said = daemon.change(&to(elsewhere)).unwrap();
+    assert!(said.contains("1 open connection ends"), "{said}");
+    let log = daemon.dir().join("access.log");
+    let line = eventually("its record", SOON, || {
+        fs::read_to_string(&log).ok().filter(|text| text.ends_with('\n'))
+    });
+    let line: serde_json::Value = serde_json::from_str(&line).unwrap();
+    let (bytes, end) = ([&line["bytes_to_server"], &line["bytes_to_client"]], &line["end"]);
+    assert_eq!(
+        (bytes, end),
+        ([&sent.len().into(); 2], &"reload".into()),
+        "{line}"
+    );
+    assert!(client.wait(SOON).unwrap().is_some(), "its client was not told");
+    let status = daemon.status();
+    assert_eq!(status.relayed_reasons.get("tls"), Some(&1), "{status:?}");
+    assert_eq!(status.relay_bytes_total, 600_000, "{status:?}");
 }
 
 #[test]

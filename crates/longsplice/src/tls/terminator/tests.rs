@@ -183,6 +183,7 @@ async fn relayed() -> (
             b"early ",
             RateLimiter::default(),
             IdlePolicy::default(),
+            std::future::pending::<()>(),
         )
         .await
     });
