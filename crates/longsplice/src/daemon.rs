@@ -58,6 +58,9 @@ pub enum Outcome {
 /// Number of requests that may wait for a running reload.
 const WAITING_RELOADS: usize = 8;
 
+/// Longest time until connections outside of the engine have noticed that they must end.
+const LAST_ENDS: Duration = Duration::from_millis(500);
+
 /// Longest time for writing the last lines of the access log.
 const LAST_LINES: Duration = Duration::from_secs(2);
 
@@ -331,7 +334,11 @@ async fn shut_down(mut in_force: InForce, signals: &mut Signals, is_replaced: bo
         // requests, and decrypted ones.
         shared.tracker.wait_empty(until).await;
         let left = until.saturating_duration_since(Instant::now());
-        shared.splicer.shutdown(shutdown.into(), left).await;
+        shared.splicer.end_relayed(left).await;
+        // Reset them as long as the kernel half knows the numbers of their sockets. A flow in the engine may outlive it.
+        shared.tracker.end_outside(End::Shutdown);
+        shared.tracker.wait_empty(Instant::now() + LAST_ENDS).await;
+        shared.splicer.shutdown(shutdown.into(), Duration::ZERO).await;
     };
     let outcome = tokio::select! {
         () = ended => Outcome::Clean,

@@ -1,8 +1,13 @@
 //! The access log has a line for each connection, with the kernel's byte counts, whichever task sees its end.
 
-use std::{fs, path::PathBuf};
+use std::{
+    fs,
+    io::{ErrorKind, Read, Write},
+    net::TcpStream,
+    path::PathBuf,
+};
 
-use longsplice_tests::{Bed, Pair, Policy, SOON, eventually, soon, stop_listening};
+use longsplice_tests::{Bed, Pair, Policy, SOON, accept, eventually, soon, stop_listening};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -174,6 +179,39 @@ fn how_it_ended_is_told() {
     assert_eq!(
         (&line["end"], &line["server"]),
         (&"unavailable".into(), &Value::Null),
+        "{line}"
+    );
+}
+
+/// A reply in control mode that a shutdown cuts off has its record, and its client is reset.
+#[test]
+fn a_request_that_a_shutdown_cuts_off_is_told_of() {
+    let mut bed = Bed::with("log-stop", Default::default(), Policy::ON_DEMAND, |c| {
+        c.with("protocol = \"http\"")
+            .set("shutdown_timeout = \"100ms\"\n[access_log]\npath = \"access.log\"")
+    });
+    let front = bed.front();
+    let connected = bed.net.client.run(|| TcpStream::connect(front)).unwrap();
+    let mut client = connected.unwrap();
+    client.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    let mut server = accept(&bed.listener);
+    server
+        .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf ")
+        .unwrap();
+    let mut got = Vec::new();
+    while !got.ends_with(b"half ") {
+        let mut byte = [0];
+        client.read_exact(&mut byte).unwrap();
+        got.extend(byte);
+    }
+    bed.daemon.terminate();
+    assert_eq!(bed.daemon.join(), Some(0));
+    let end = client.read(&mut [0]).map_err(|error| error.kind());
+    assert_eq!(end, Err(ErrorKind::ConnectionReset));
+    let line = only_line(&bed.daemon.dir().join("access.log"));
+    assert_eq!(
+        (&line["status"], &line["end"]),
+        (&200.into(), &"shutdown".into()),
         "{line}"
     );
 }

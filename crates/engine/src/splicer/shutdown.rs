@@ -18,20 +18,26 @@ impl Splicer {
         }
     }
 
-    /// Begins a shutdown: dormant pairs are detached, and relayed ones go on until [`Splicer::shutdown`] gives them up.
+    /// Begins a shutdown: dormant pairs are detached, and relayed ones go on until [`Splicer::end_relayed`] or
+    /// [`Splicer::shutdown`] gives them up.
     pub fn begin_shutdown(&self) {
         self.context.closing.cancel();
     }
 
     /// Waits up to `timeout` for relayed pairs to end, and resets the others, which takes half a second at most. Detaches
-    /// dormant pairs at once. Leaves or ends spliced flows. Removes the pins when nothing is left that needs them. Make
-    /// no calls to the splicer afterwards; close sockets that a handler holds before it.
-    pub async fn shutdown(&self, how: Shutdown, timeout: Duration) {
+    /// dormant pairs at once. Sockets that a handler holds are its business until [`Splicer::shutdown`].
+    pub async fn end_relayed(&self, timeout: Duration) {
         self.begin_shutdown();
         self.wait_empty(timeout).await;
         self.context.ended.cancel();
         // A pair that is in its drain now ends with the process.
         self.wait_empty(RESET_TIME).await;
+    }
+
+    /// Ends relayed pairs as [`Splicer::end_relayed`] does. Leaves or ends spliced flows. Removes the pins when nothing is
+    /// left that needs them. Make no calls to the splicer afterwards; close sockets that a handler holds before it.
+    pub async fn shutdown(&self, how: Shutdown, timeout: Duration) {
+        self.end_relayed(timeout).await;
         let context = self.context.clone();
         let ended = tokio::task::spawn_blocking(move || context.leave_kernel(how)).await;
         if let Err(error) = ended {

@@ -3,7 +3,10 @@
 
 use std::{
     io,
-    sync::{Arc, atomic::Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Instant,
 };
 
@@ -36,6 +39,8 @@ pub(crate) struct Shown {
     /// Reason why it is to end.
     to_end: Mutex<Option<End>>,
     told: Notify,
+    /// True while the engine has it.
+    is_in_engine: AtomicBool,
 }
 
 impl Shown {
@@ -51,6 +56,11 @@ impl Shown {
         true
     }
 
+    /// Returns whether the engine has it, and knows what becomes of it at a shutdown.
+    pub(super) fn is_in_engine(&self) -> bool {
+        self.is_in_engine.load(Ordering::Relaxed)
+    }
+
     /// Returns its current or last flow.
     pub(super) fn flow(&self) -> Option<FlowId> {
         self.flow.id()
@@ -63,6 +73,14 @@ impl Shown {
 
     pub(super) fn to_end(&self) -> Option<End> {
         *self.to_end.lock()
+    }
+
+    #[cfg(test)]
+    pub(super) fn in_engine(is_in_engine: bool) -> Shown {
+        Shown {
+            is_in_engine: is_in_engine.into(),
+            ..Shown::default()
+        }
     }
 }
 
@@ -114,23 +132,28 @@ impl Open {
     /// The errors of that call.
     pub async fn splice(&self, pair: impl Into<Pair>, until: Until) -> io::Result<Ended> {
         let splicer = self.service.splicer();
+        self.shown.is_in_engine.store(true, Ordering::Relaxed);
         // Box the call: it takes 12 KB, which connections with short replies only do not need.
         let mut call = Box::pin(splicer.splice(pair.into().with_handle(&self.shown.flow), until));
-        tokio::select! {
+        let ended = tokio::select! {
             // Poll the call first: its first step sets the flow's number.
             biased;
-            ended = &mut call => return ended.inspect(|ended| {
+            ended = &mut call => ended.inspect(|ended| {
                 if let Ended::Returned(returned) = ended {
                     self.set_congestion(returned);
                 }
             }),
-            why = self.cancelled() => tracing::debug!(flow = ?self.shown.flow.id(), why = why.as_str(), "told to end"),
-        }
-        if let Some(id) = self.shown.flow.id() {
-            // Ignore an error: the flow may have ended by itself.
-            let _ = splicer.request_end(id).await;
-        }
-        call.await
+            why = self.cancelled() => {
+                tracing::debug!(flow = ?self.shown.flow.id(), why = why.as_str(), "told to end");
+                if let Some(id) = self.shown.flow.id() {
+                    // Ignore an error: the flow may have ended by itself.
+                    let _ = splicer.request_end(id).await;
+                }
+                call.await
+            }
+        };
+        self.shown.is_in_engine.store(false, Ordering::Relaxed);
+        ended
     }
 
     /// Sets the congestion control of sockets that came back: rebuilt ones have the kernel's own. Without a decision,

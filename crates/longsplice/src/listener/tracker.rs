@@ -164,6 +164,13 @@ impl Tracker {
         told.take(most).count()
     }
 
+    /// Ends all connections that the engine does not have.
+    pub(crate) fn end_outside(&self, why: End) {
+        for shown in self.open.lock().values().filter(|shown| !shown.is_in_engine()) {
+            shown.end(why);
+        }
+    }
+
     /// Ends the connection of this flow, if a handler has it; else only sets the reason of its end. Returns whether a
     /// handler has it.
     pub(crate) fn end(&self, id: FlowId, why: End) -> bool {
@@ -206,5 +213,19 @@ mod tests {
             assert_eq!(tracker.end_newest(2, End::Memory), ended);
             assert_eq!(ends(), expected);
         }
+    }
+
+    /// A flow that is about to be detached must not be told to end: its record is in the kernel, for the next daemon.
+    #[test]
+    fn only_what_the_engine_does_not_have_is_ended_outside_of_it() {
+        let tracker = Tracker::default();
+        let [inside, outside] = [true, false].map(|is_in_engine| {
+            let shown = Arc::new(Shown::in_engine(is_in_engine));
+            tracker.add(Arc::clone(&shown));
+            shown
+        });
+        tracker.end_outside(End::Shutdown);
+        assert_eq!(inside.to_end(), None);
+        assert_eq!(outside.to_end(), Some(End::Shutdown));
     }
 }

@@ -45,8 +45,9 @@ impl Passed {
     }
 }
 
-/// Relays until both directions end, or until `told_to_end` returns; `early` was read from the client already. The client ends its direction only by a
-/// close_notify, and gets one when the server has ended (RFC 8446 section 6.1). The rate limit counts decrypted bytes.
+/// Relays until both directions end, or until `told_to_end` returns; `early` was read from the client already. The client ends
+/// its direction only by a close_notify, and gets one when the server has ended (RFC 8446 section 6.1). The rate limit counts
+/// decrypted bytes.
 pub async fn relay(
     mut client: Box<TlsStream<TcpStream>>,
     server: TcpStream,

@@ -4,7 +4,7 @@ use std::{
     fs,
     io::{Read, Write},
     net::TcpListener,
-    process::Stdio,
+    process::{ChildStdin, Stdio},
     thread,
     time::{Duration, Instant},
 };
@@ -136,7 +136,19 @@ fn what_is_decrypted_and_idle_ends() {
     drop(stdin);
 }
 
-/// A connection that a reload ends is counted with its bytes, as one that ends by itself.
+/// Sends these bytes through an echo server, and compares them. Returns the client's input, with which it ends.
+fn exchange(client: &Process, sent: &[u8]) -> ChildStdin {
+    let (mut input, mut output) = (client.take_stdin().unwrap(), client.take_stdout().unwrap());
+    let mut got = vec![0; sent.len()];
+    thread::scope(|scope| {
+        scope.spawn(|| input.write_all(sent).unwrap());
+        output.read_exact(&mut got).unwrap();
+    });
+    assert!(got == sent, "the bytes differ");
+    input
+}
+
+/// A connection that is told to end is counted with its bytes, as one that ends by itself.
 #[test]
 fn what_is_decrypted_and_told_to_end_has_its_bytes_counted() {
     let place = Place::new("tls-told");
@@ -149,37 +161,38 @@ fn what_is_decrypted_and_told_to_end_has_its_bytes_counted() {
             .listener(place.front, target, policy.splice, policy.detach)
             .with("on_reload = \"reset\"")
             .with(&Certificate::table(&[&certificate]))
-            .set("[access_log]\npath = \"access.log\"")
+            .set("shutdown_timeout = \"100ms\"\n[access_log]\npath = \"access.log\"")
     };
-    let mut daemon = Daemon::of(&to(place.target));
-    daemon.start(&place.net.forwarder);
-    let client = s_client(&place, &["-quiet"]);
-    let (mut input, mut output) = (client.take_stdin().unwrap(), client.take_stdout().unwrap());
-    let sent = content(300_000);
-    let mut got = vec![0; sent.len()];
-    thread::scope(|scope| {
-        scope.spawn(|| input.write_all(&sent).unwrap());
-        output.read_exact(&mut got).unwrap();
-    });
-    assert!(got == sent, "the bytes differ");
     let elsewhere = (place.net.server_addr, 7001).into();
-    let said = daemon.change(&to(elsewhere)).unwrap();
-    assert!(said.contains("1 open connection ends"), "{said}");
-    let log = daemon.dir().join("access.log");
-    let line = eventually("its record", SOON, || {
-        fs::read_to_string(&log).ok().filter(|text| text.ends_with('\n'))
-    });
-    let line: serde_json::Value = serde_json::from_str(&line).unwrap();
-    let (bytes, end) = ([&line["bytes_to_server"], &line["bytes_to_client"]], &line["end"]);
-    assert_eq!(
-        (bytes, end),
-        ([&sent.len().into(); 2], &"reload".into()),
-        "{line}"
-    );
-    assert!(client.wait(SOON).unwrap().is_some(), "its client was not told");
-    let status = daemon.status();
-    assert_eq!(status.relayed_reasons.get("tls"), Some(&1), "{status:?}");
-    assert_eq!(status.relay_bytes_total, 600_000, "{status:?}");
+    let sent = content(300_000);
+    for end in ["reload", "shutdown"] {
+        let mut daemon = Daemon::of(&to(place.target));
+        daemon.start(&place.net.forwarder);
+        let client = s_client(&place, &["-quiet"]);
+        let _input = exchange(&client, &sent);
+        if end == "reload" {
+            let said = daemon.change(&to(elsewhere)).unwrap();
+            assert!(said.contains("1 open connection ends"), "{said}");
+        } else {
+            daemon.terminate();
+            assert_eq!(daemon.join(), Some(0));
+        }
+        assert!(client.wait(SOON).unwrap().is_some(), "its client was not told");
+        let log = daemon.dir().join("access.log");
+        let line = eventually("its record", SOON, || {
+            let text = fs::read_to_string(&log).ok();
+            text.filter(|text| text.ends_with('\n'))
+        });
+        let line: serde_json::Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(line["end"], end, "{line}");
+        let bytes = ["bytes_to_server", "bytes_to_client"].map(|name| line[name].as_u64());
+        assert_eq!(bytes, [Some(300_000); 2], "{line}");
+        if end == "reload" {
+            let status = daemon.status();
+            assert_eq!(status.relayed_reasons.get("tls"), Some(&1), "{status:?}");
+            assert_eq!(status.relay_bytes_total, 600_000, "{status:?}");
+        }
+    }
 }
 
 #[test]
