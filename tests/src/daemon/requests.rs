@@ -99,6 +99,25 @@ impl Daemon {
         self.ask("/rules")
     }
 
+    /// Returns the upstreams, as `longsplice servers --json` shows them.
+    pub fn upstreams(&self) -> Vec<serde_json::Value> {
+        serde_json::from_slice(&self.cli(&["servers", "--json"]).stdout).unwrap()
+    }
+
+    /// Returns the upstream of this name.
+    pub fn upstream(&self, name: &str) -> serde_json::Value {
+        let of_that_name = |upstream: &serde_json::Value| upstream["name"] == name;
+        self.upstreams().into_iter().find(of_that_name).unwrap()
+    }
+
+    /// Waits until so many clients wait for a server of this upstream, and its first server has so many connections.
+    pub fn wait_upstream(&self, name: &str, queued: u64, open: u64) {
+        soon(&format!("{queued} wait while {open} are served"), || {
+            let upstream = self.upstream(name);
+            upstream["queued"] == queued && upstream["servers"][0]["open"] == open
+        });
+    }
+
     /// Runs `rules load` on a file with this text.
     pub fn load_rules(&self, text: &str) -> Output {
         let file = self.dir().join("rules.toml");

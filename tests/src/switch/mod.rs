@@ -201,8 +201,7 @@ impl Switch {
 
     /// Returns the servers of all upstreams, as `longsplice servers --json` shows them.
     pub fn servers(&self) -> Vec<serde_json::Value> {
-        let output = self.daemon.cli(&["servers", "--json"]).stdout;
-        let upstreams: Vec<serde_json::Value> = serde_json::from_slice(&output).unwrap();
+        let upstreams = self.daemon.upstreams();
         let servers = upstreams.iter().flat_map(|u| u["servers"].as_array().unwrap());
         servers.cloned().collect()
     }

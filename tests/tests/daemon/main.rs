@@ -9,6 +9,7 @@ mod doctor;
 mod documents;
 mod imports;
 mod intercept;
+mod load;
 mod log_limit;
 mod memory;
 mod metrics;

@@ -3,10 +3,7 @@
 use std::net::Shutdown;
 
 use longsplice_repair::options::set_reset_on_close;
-use longsplice_tests::{
-    soon,
-    switch::{Backend, Client, Mode, More, Switch},
-};
+use longsplice_tests::switch::{Backend, Client, Mode, More, Switch};
 
 const MUTE: &str = "GET /mute HTTP/1.1\r\nHost: switch\r\n\r\n";
 const GET: &str = "GET /length/10 HTTP/1.1\r\nHost: switch\r\n\r\n";
@@ -28,17 +25,8 @@ fn switch(name: &str, listener: &str) -> (Switch, Backend) {
     (switch, server)
 }
 
-fn upstream(switch: &Switch) -> serde_json::Value {
-    let output = switch.daemon.cli(&["servers", "--json"]).stdout;
-    let all: Vec<serde_json::Value> = serde_json::from_slice(&output).unwrap();
-    all.into_iter().find(|u| u["name"] == "servers").unwrap()
-}
-
 fn wait_for(switch: &Switch, queued: u64, open: u64) {
-    soon(&format!("{queued} wait while {open} are served"), || {
-        let upstream = upstream(switch);
-        upstream["queued"] == queued && upstream["servers"][0]["open"] == open
-    });
+    switch.daemon.wait_upstream("servers", queued, open);
 }
 
 /// Makes three waiting clients: one whose request is at the server, which does not reply, and one on either listener

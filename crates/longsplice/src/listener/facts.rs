@@ -119,10 +119,16 @@ impl Decided {
         }
     }
 
+    /// Returns the name of the `[[upstream]]`; `None` if the listener's `to` decides, or the original destination.
+    pub(super) fn named_upstream(&self) -> Option<&str> {
+        self.upstream()
+            .filter(|_| self.route.is_some() || self.listener.upstream.is_some())
+    }
+
     /// Returns whether its flow must be remembered when it runs on in the kernel: for a reload, or for its server's
     /// load.
     pub(super) fn matters(&self) -> bool {
-        self.listener.on_reload != OnReload::Keep || self.listener.to.is_empty() && self.upstream().is_some()
+        self.listener.on_reload != OnReload::Keep || self.named_upstream().is_some()
     }
 
     /// Returns whether facts are worth keeping.

@@ -164,11 +164,9 @@ impl Open {
         }
         let settings = self.service.settings();
         let decided = self.shown.decided.lock();
-        let decided = decided.as_deref();
-        let of_an_upstream = |d: &&Decided| d.route.is_some() || d.listener.upstream.is_some();
         let upstream = decided
-            .filter(of_an_upstream)
-            .and_then(|d| settings.upstreams.get(d.upstream()?));
+            .as_deref()
+            .and_then(|d| settings.upstreams.get(d.named_upstream()?));
         let to_server = upstream.and_then(|upstream| upstream.congestion());
         // Go on without it: a warning tells of a name that the kernel refuses.
         let _ = congestion::set(&returned.client, settings.listener.congestion.as_deref());
