@@ -85,3 +85,42 @@ fn the_new_files_word_counts_for_a_request_that_began_before_it() {
         }
     }
 }
+
+#[test]
+fn what_waits_for_a_place_ends_as_it_is_told_to() {
+    const TO_SECOND: &str = "[[listener.route]]\npath_prefix = \"/\"\nupstream = \"second\"\n";
+    const SECOND: &str = "[[upstream]]\nname = \"second\"\nservers = [\"@SECOND@\"]\nmax_connections = 1\n\
+                          queue_timeout = \"1m\"\n";
+    for on_reload in ["keep", "recheck", "reset"] {
+        let listener = format!("on_reload = \"{on_reload}\"");
+        let (before, after) = (format!("{TO_SECOND}{SECOND}"), SECOND);
+        let with = |tables| More {
+            listener: &listener,
+            tables,
+            ..More::default()
+        };
+        let switch = Switch::with("queue", Mode::Plain, with(&before));
+        let [_first, second] = [0, 1].map(|n| Backend::start(&switch.net.server, switch.server(n)));
+        let (mut busy, mut waits) = (switch.connect(), switch.connect());
+        let half = switch.get_half("halves", &mut busy);
+        waits.send("GET /length/10 HTTP/1.1\r\nHost: switch\r\n\r\n");
+        switch.daemon.wait_upstream("second", 1, 1);
+        let said = switch.change(0, with(after));
+        let what = format!("{on_reload}: {said}");
+        if on_reload == "keep" {
+            assert!(!said.contains("connection"), "{what}");
+            second.go_on();
+            switch.get_other_half(half, &mut busy);
+            assert_eq!(waits.reply().status, 200, "{what}");
+            continue;
+        }
+        assert!(said.contains("2 open connections end"), "{what}");
+        for client in [&mut busy, &mut waits] {
+            let why = client.read_exactly(1 << 20).expect_err(&what);
+            assert!(why.contains("reset"), "{what}: {why}");
+        }
+        switch.daemon.wait_upstream("second", 0, 0);
+        // The server has not seen the request.
+        assert_eq!(second.take_seen().len(), 1, "{what}");
+    }
+}

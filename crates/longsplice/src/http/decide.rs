@@ -30,7 +30,8 @@ use crate::{
 
 /// Decision on a request.
 pub(super) enum Decision {
-    Forward(Request, Target),
+    /// Forward it; `on_reload` acts on the last value.
+    Forward(Request, Target, Box<Decided>),
     /// Answer it here; the connection may go on.
     Answer(Request, OwnAnswer),
     /// Refuse it, because it could not be parsed; the connection ends.
@@ -140,7 +141,7 @@ impl Session<'_> {
         };
         let route = taken.map(|(number, _)| number);
         // Record the decision under any `on_reload`: the one of the next configuration will count.
-        self.decided = goal.is_ok().then(|| Decided {
+        let decided = || Decided {
             generation: settings.generation,
             listener: Arc::clone(&settings.listener),
             route,
@@ -151,14 +152,15 @@ impl Session<'_> {
                     KeptFacts::keep(&facts, fields)
                 })
                 .flatten(),
-        });
-        self.note(|told| told.routed(route));
+        };
         let request = self.request(&head, length, client.buffer.len());
-        match (goal, ends_here(&head)) {
+        let decision = match (goal, ends_here(&head)) {
             (Ok(_), Some(status)) => Decision::Answer(request, OwnAnswer::last_hop(status)),
-            (Ok(goal), None) => Decision::Forward(request, goal),
+            (Ok(goal), None) => Decision::Forward(request, goal, Box::new(decided())),
             (Err(answer), _) => Decision::Answer(request, answer),
-        }
+        };
+        self.note(|told| told.routed(route));
+        decision
     }
 
     fn forwarded(&self) -> Option<rewrite::Forwarded> {

@@ -77,7 +77,11 @@ impl Session<'_> {
                 }
             };
             let mut at = AtServer::new(lease, request.body);
-            self.tell_server(&at);
+            if !self.tell_server(&at) {
+                self.over(End::Reload);
+                reset(client);
+                return None;
+            }
             let failed = match self.ask(&mut client, &mut request, &to, &mut at).await {
                 Ok(reply) => return self.reply(client, &request, at, reply).await,
                 Err(Failed::Stale) => {

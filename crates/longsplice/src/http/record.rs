@@ -58,6 +58,11 @@ impl Told {
         }
     }
 
+    /// Returns the time at which the request began.
+    pub(super) fn began(&self) -> Instant {
+        self.began
+    }
+
     /// Notes the beginning of a server's reply.
     pub(super) fn reply_began(&mut self, status: u16) {
         self.status = Some(status);

@@ -20,8 +20,9 @@ use super::{
     session::{Session, Tunnel, reset},
 };
 use crate::{
+    access_log::End,
     client::Client,
-    listener::{Forwarding, Open, Settings},
+    listener::{Forwarding, Open, Settings, Standing},
     rate_limiter::RateLimiter,
 };
 
@@ -44,7 +45,6 @@ pub async fn serve(client: Client<LazyStream>, settings: &Arc<Settings>, open: O
         requests: 0,
         began: None,
         told: None,
-        decided: None,
         tunnel: None,
     };
     let wire = BufferedStream::new(client.stream, client.early);
@@ -131,14 +131,27 @@ impl Session<'_> {
             }
         };
         self.settings = self.service.settings();
-        self.pace.set_limit(self.settings.listener.rate_limit);
-        match self.decide(&client, scanned) {
-            Decision::Forward(request, destination) => self.exchange(client, request, destination).await,
-            Decision::Answer(request, reply) => self.answer(client, &request, &reply).await,
-            Decision::Refuse(refusal) => {
-                self.refuse(client, &refusal).await;
-                None
-            }
+        loop {
+            self.pace.set_limit(self.settings.listener.rate_limit);
+            return match self.decide(&client, scanned) {
+                Decision::Forward(request, destination, decided) => match self.open.publish(decided) {
+                    Standing::Holds => self.exchange(client, request, destination).await,
+                    Standing::Superseded(newer) => {
+                        self.settings = newer;
+                        continue;
+                    }
+                    Standing::Void => {
+                        self.over(End::Reload);
+                        reset(client);
+                        None
+                    }
+                },
+                Decision::Answer(request, reply) => self.answer(client, &request, &reply).await,
+                Decision::Refuse(refusal) => {
+                    self.refuse(client, &refusal).await;
+                    None
+                }
+            };
         }
     }
 }

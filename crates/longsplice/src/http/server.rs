@@ -142,13 +142,10 @@ impl Session<'_> {
         client.stream.is_plain() && self.settings.listener.splice != SplicePolicy::Never
     }
 
-    /// Notes the server for the log and for `on_reload`.
-    pub(super) fn tell_server(&mut self, at: &AtServer) {
+    /// Notes the server for the log and for `on_reload`. Returns false if the connection ends because of a reload.
+    pub(super) fn tell_server(&mut self, at: &AtServer) -> bool {
         let server = at.tenure.server();
-        if let Some(decided) = &mut self.decided {
-            decided.server = Some(server.clone());
-            self.open.decide(Some(decided.clone()));
-        }
         self.note(|told| told.at_server(server));
+        self.open.at_server(server)
     }
 }

@@ -17,7 +17,7 @@ use super::{
 use crate::{
     access_log::End,
     client::Hello,
-    listener::{Decided, Open, Service, Settings},
+    listener::{Open, Service, Settings},
     rate_limiter::RateLimiter,
     upstream::Tenure,
 };
@@ -43,8 +43,6 @@ pub(super) struct Session<'a> {
     /// Time at which the first byte of the next request was there.
     pub(super) began: Option<Instant>,
     pub(super) told: Option<Told>,
-    /// Decision on the request for `on_reload`, if that needs it.
-    pub(super) decided: Option<Decided>,
     /// Connections of a tunnel, after a 101.
     pub(super) tunnel: Option<Tunnel>,
 }
@@ -78,11 +76,13 @@ impl Session<'_> {
         }
     }
 
-    /// Starts the notes on a request whose head was read.
+    /// Starts the notes on a request whose head was read, or starts them again.
     pub(super) fn tell(&mut self, head: Option<&RequestHead<'_>>) {
         let is_read = self.service.shared().access_log.is_on();
+        let noted = self.told.take().map(|told| told.began());
+        let began = self.began.take().or(noted);
         self.told = Some(Told::new(
-            self.began.take().unwrap_or_else(Instant::now),
+            began.unwrap_or_else(Instant::now),
             self.peer,
             Arc::clone(&self.settings),
             self.hello.as_ref().and_then(|h| h.sni.clone()),
@@ -101,9 +101,7 @@ impl Session<'_> {
                 log.write(record.ended(began, end));
             }
         }
-        if self.decided.take().is_some() {
-            self.open.decide(None);
-        }
+        self.open.decide(None);
     }
 
     /// Updates the notes on the request, if one is served.

@@ -81,8 +81,10 @@ async fn serve(stream: TcpStream, peer: SocketAddr, open: Open) {
         Err(RejectReason::Gone(error)) => return gone(&listener.name, peer, &error),
         Err(reason) => return refused(End::BadRequest, &reason.to_string()),
     };
-    match listener.protocol {
-        Protocol::Tcp | Protocol::Tls => Box::pin(forward::forward(client, &settings, open, began)).await,
+    // Decide by the settings in force: what was read may have taken long.
+    let settings = service.settings_after(settings);
+    match settings.listener.protocol {
+        Protocol::Tcp | Protocol::Tls => Box::pin(forward::forward(client, settings, open, began)).await,
         Protocol::Http => Box::pin(http::serve(client.map(LazyStream::Known), &settings, open)).await,
     }
 }

@@ -10,7 +10,7 @@ use longsplice_repair::unread;
 use tokio::{io::AsyncWriteExt, net::TcpStream, time::timeout};
 use tokio_rustls::server::TlsStream;
 
-use super::{Decided, Destination, KeptFacts, Open, Settings};
+use super::{Decided, Destination, KeptFacts, Open, Settings, Standing};
 use crate::{
     access_log::{AccessRecord, End},
     client::{Client, Hello, Stream, gone},
@@ -19,8 +19,9 @@ use crate::{
     upstream::{Ask, Lease, Tenure, Upstream},
 };
 
-/// Forwards a connection that began at `began`, until it ends or is detached.
-pub(super) async fn forward(client: Client, settings: &Settings, open: Open, began: Instant) {
+/// Forwards a connection that began at `began`, until it ends or is detached. The settings decide, or newer ones that come
+/// into force meanwhile.
+pub(super) async fn forward(client: Client, mut settings: Arc<Settings>, open: Open, began: Instant) {
     let mut carried = Forwarding {
         record: AccessRecord::new(&settings.listener.name, client.peer),
         tenure: None,
@@ -28,7 +29,7 @@ pub(super) async fn forward(client: Client, settings: &Settings, open: Open, beg
         began,
     };
     carried.record.sni = client.hello.as_ref().and_then(|hello| hello.sni.clone());
-    let lease = match carried.lease(&client, settings).await {
+    let lease = match carried.lease(&client, &mut settings).await {
         Ok(lease) => lease,
         Err(Refusal { end, reason }) => {
             let record = carried.record.ended(began, end);
@@ -80,6 +81,10 @@ impl Refusal {
         let reason = reason.to_string();
         Refusal { end, reason }
     }
+
+    fn of_reload() -> Refusal {
+        Refusal::new(End::Reload, "the configuration changed before it had a server")
+    }
 }
 
 /// A connection that is being forwarded.
@@ -93,8 +98,15 @@ pub(crate) struct Forwarding {
 
 impl Forwarding {
     /// Decides on the destination, and connects. A refusal has a reason.
-    async fn lease(&mut self, client: &Client, settings: &Settings) -> Result<Lease, Refusal> {
-        let (upstream, decided) = self.decide(client, settings)?;
+    async fn lease(&mut self, client: &Client, settings: &mut Arc<Settings>) -> Result<Lease, Refusal> {
+        let upstream = loop {
+            let (upstream, decided) = self.decide(client, settings)?;
+            match self.open.publish(Box::new(decided)) {
+                Standing::Holds => break upstream,
+                Standing::Superseded(newer) => *settings = newer,
+                Standing::Void => return Err(Refusal::of_reload()),
+            }
+        };
         let splicer = self.open.service().splicer();
         let ask = Ask::of(client, settings.listener.source());
         let leased = tokio::select! {
@@ -107,11 +119,10 @@ impl Forwarding {
         let lease = leased.map_err(|error| Refusal::new(End::Unavailable, error))?;
         let server = lease.tenure.server();
         self.record.server = Some(server.name().to_owned());
-        self.open.decide(Some(Decided {
-            server: Some(server.clone()),
-            ..decided
-        }));
-        Ok(lease)
+        match self.open.at_server(server) {
+            true => Ok(lease),
+            false => Err(Refusal::of_reload()),
+        }
     }
 
     fn decide(

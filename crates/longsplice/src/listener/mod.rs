@@ -14,6 +14,7 @@ mod service;
 mod settings;
 mod slots;
 mod sockets;
+mod standing;
 mod tracker;
 
 use std::{
@@ -35,6 +36,8 @@ pub(crate) use reclaimed::spawn_reclaimed;
 pub use service::{ListenerStatus, Service};
 pub use settings::{Destination, Settings};
 pub use sockets::Socket;
+pub use standing::Standing;
+pub(crate) use standing::ends;
 pub use tracker::Tracker;
 
 use crate::{access_log::AccessLog, http::Threshold, memory::Memory, resources::Resources};

@@ -14,11 +14,16 @@ use longsplice_engine::{Ended, FlowHandle, FlowId, Pair, Returned, Until};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 
-use super::{Decided, Service, left::Parting, slots::Slot};
+use super::{
+    Decided, Service, Standing,
+    left::Parting,
+    slots::Slot,
+    standing::{ends, receives_alike},
+};
 use crate::{
     access_log::{AccessRecord, End},
     congestion,
-    upstream::Tenure,
+    upstream::{Server, Tenure},
 };
 
 /// An open connection, as its handler has it. Dropping it ends the tracking.
@@ -107,6 +112,49 @@ impl Open {
     /// decision.
     pub fn decide(&self, decided: Option<Decided>) {
         *self.shown.decided.lock() = decided.map(Box::new);
+    }
+
+    /// Makes a decision about it known, before it has a server, and compares it with the configuration in force. Ends the
+    /// connection if the decision is void.
+    pub fn publish(&self, decided: Box<Decided>) -> Standing {
+        let mut shown = self.shown.decided.lock();
+        let decided = shown.insert(decided);
+        // Compare under the lock: a reload switches settings before it looks at the decisions, one after the other. So
+        // either it sees this one, or its settings are seen here.
+        let next = self.service.in_force();
+        let newer = next.filter(|next| {
+            next.generation != decided.generation && receives_alike(&decided.listener, &next.listener)
+        });
+        match newer {
+            Some(newer) => Standing::Superseded(newer),
+            None => match self.is_void(decided) {
+                true => Standing::Void,
+                false => Standing::Holds,
+            },
+        }
+    }
+
+    /// Adds the server to the decision about it. Returns false if the decision is void, now that its server is known: the
+    /// connection ends.
+    pub fn at_server(&self, server: &Arc<Server>) -> bool {
+        let mut shown = self.shown.decided.lock();
+        shown.as_deref_mut().is_none_or(|decided| {
+            decided.server = Some(Arc::clone(server));
+            !self.is_void(decided)
+        })
+    }
+
+    /// Returns whether the configuration in force ends a connection with this decision, and requests its end then.
+    fn is_void(&self, decided: &Decided) -> bool {
+        let next = self.service.in_force();
+        let is_newer = next
+            .as_ref()
+            .is_none_or(|next| next.generation != decided.generation);
+        let is_void = is_newer && ends(decided, decided.facts.as_ref(), next.as_deref());
+        if is_void {
+            self.shown.end(End::Reload);
+        }
+        is_void
     }
 
     /// Returns when the connection must end at once by a reset, because of `on_reload` or a command. Cancel-safe.

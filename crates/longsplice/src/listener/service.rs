@@ -5,7 +5,7 @@ use std::{
     os::fd::AsFd,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
@@ -13,7 +13,7 @@ use longsplice_engine::Splicer;
 use longsplice_repair::options;
 use serde::{Deserialize, Serialize};
 
-use super::{Settings, Shared, Tally, counts::Counts, slots::Slots};
+use super::{Settings, Shared, Tally, counts::Counts, slots::Slots, standing::receives_alike};
 use crate::{
     access_log::AccessRecord,
     config::{Period, Protocol},
@@ -28,6 +28,8 @@ pub struct Service {
     pub(super) number: u64,
     /// Settings until the first reload.
     initial: Arc<Settings>,
+    /// True once a reload has removed it.
+    is_gone: AtomicBool,
     pub(super) shared: Arc<Shared>,
     /// Permits for the connections that this process holds.
     pub(super) slots: Arc<Slots>,
@@ -77,6 +79,7 @@ impl Service {
             splice_delay: SpliceDelay::default(),
             slots: Slots::new(settings.listener.max_connections),
             initial: Arc::new(settings),
+            is_gone: AtomicBool::new(false),
             shared,
             open: AtomicU64::new(0),
             refused: AtomicU64::new(0),
@@ -88,6 +91,28 @@ impl Service {
         let generation = self.shared.generation.load();
         let changed = generation.get(&self.number).map(|(_, settings)| settings);
         Arc::clone(changed.unwrap_or(&self.initial))
+    }
+
+    /// Notes that the configuration in force has no such listener any more. A reload calls it before it looks at the
+    /// decisions on open connections.
+    pub(crate) fn retire(&self) {
+        self.is_gone.store(true, Ordering::Release);
+    }
+
+    /// Returns the settings in force; `None` if the listener is gone.
+    pub(super) fn in_force(&self) -> Option<Arc<Settings>> {
+        let is_gone = self.is_gone.load(Ordering::Acquire);
+        (!is_gone).then(|| self.settings())
+    }
+
+    /// Returns the settings for deciding about a connection that was received under these: the newest ones under which
+    /// it would have been received alike.
+    pub(super) fn settings_after(&self, received: Arc<Settings>) -> Arc<Settings> {
+        let newest = self.settings();
+        match receives_alike(&received.listener, &newest.listener) {
+            true => newest,
+            false => received,
+        }
     }
 
     /// Applies the limit of these settings, and counts their routes.

@@ -11,8 +11,8 @@ use crate::{
     upstream::{Ask, Lease, Unavailable, Upstream, Upstreams, lease_original},
 };
 
-/// Settings of a listener in one configuration. A connection keeps the settings under which it was accepted; an HTTP
-/// session takes the current settings for each request.
+/// Settings of a listener in one configuration. A connection keeps the settings that decided about it, once what precedes
+/// its protocol was read; an HTTP session takes the current settings for each request.
 #[derive(Debug)]
 pub struct Settings {
     /// Number of the configuration in this process, from 1.

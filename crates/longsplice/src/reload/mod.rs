@@ -259,6 +259,7 @@ impl InForce {
                 }
             });
         }
+        before.values().for_each(|service| service.retire());
         let mut removed: Vec<String> = before.into_keys().collect();
         removed.sort();
         self.shared.switch(switch);

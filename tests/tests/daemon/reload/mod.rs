@@ -4,4 +4,5 @@
 mod kill;
 mod on_reload;
 mod refused;
+mod undecided;
 mod under_load;
