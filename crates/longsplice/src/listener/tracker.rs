@@ -130,13 +130,11 @@ impl Tracker {
         mut condition: impl FnMut(&Decided, Option<&KeptFacts>) -> bool,
     ) -> (usize, Vec<FlowId>) {
         // Copy the list, so that no handler waits for its lock while the condition is evaluated.
-        let open: Vec<_> = self.open.lock().values().cloned().collect();
-        let mut ending = 0;
-        for shown in open {
-            if shown.is_decided(|decided| condition(decided, decided.facts.as_ref())) {
-                shown.end(why);
-                ending += 1;
-            }
+        let mut ending: Vec<_> = self.open.lock().values().cloned().collect();
+        ending.retain(|shown| shown.is_decided(|decided| condition(decided, decided.facts.as_ref())));
+        // Judge all before the first one is told: its place may go to another one, which then ends by itself, uncounted.
+        for shown in &ending {
+            shown.end(why);
         }
         let mut left = self.left.lock();
         let mut flows = Vec::new();
@@ -147,7 +145,7 @@ impl Tracker {
                 flows.push(*id);
             }
         }
-        (ending, flows)
+        (ending.len(), flows)
     }
 
     /// Ends up to `most` connections that are not to end yet, the newest first, and returns how many.
