@@ -20,7 +20,7 @@ static __always_inline void keep_window(const struct flow_ref *flow, struct head
 
 	if (!(flow->slot->flags & LS_KEEP) || !(seg->flags & TCP_ACK))
 		return;
-	/* The cut may be any number of bytes behind: a dormant flow outlives its daemon. */
+	/* Do not count from the cut: a dormant flow outlives its daemon, and the cut may be far behind. */
 	edge = kept_edge(flow->slot, to, to->rec.rx_end, edge);
 	seq_advance(&to->tx_edge, edge);
 	new->tcp.window = bpf_htons(window_field(edge, ack, scale_out(rec)));
@@ -198,8 +198,7 @@ __noinline int acknowledge(struct __sk_buff *skb, __u32 number)
 		return NEXT;
 	if (!flow.slot || mode_of(flow.slot) != LS_UNDRAIN)
 		return drop(LS_V_CONSUMED);
-	/* The copy of a segment that is not in place is made if it tells() something; a reset tells nothing.
-	 */
+	/* Believe the copy: it was made because its segment tells() something. A reset tells nothing. */
 	scratch->segment.in_place = !(scratch->segment.flags & TCP_RST);
 	return undrain_ack_copy(skb, &flow, scratch, &scratch->segment);
 }
