@@ -260,6 +260,12 @@ static __always_inline int is_held_back(const struct ls_record *rec, const struc
 	       !before(edge_of(seg, scale_in(rec)), rec->rx_edge) && is_echo(rec, back, seg);
 }
 
+/* Returns whether a segment ends further below `acked` than a window of this scale reaches. */
+static __always_inline int ends_too_early(const struct segment *seg, __u32 acked, __u32 scale)
+{
+	return before(seg->end, acked - 1 - (65535 << scale));
+}
+
 /* Returns whether the far end is to learn what a segment acknowledges and offers, while the sockets are in
  * the path: it is in place, or is_held_back() from there by no more than a window. A guess of any old number
  * tells nothing. */
@@ -267,7 +273,7 @@ static __always_inline int tells(const struct ls_leg *from, const struct ls_leg 
 				 const struct segment *seg)
 {
 	return seg->in_place || (is_held_back(&from->rec, &to->rec, from->tx_ack, seg) &&
-				 !before(seg->end, from->tx_ack - 1 - (65535 << scale_out(&to->rec))));
+				 !ends_too_early(seg, from->tx_ack, scale_out(&to->rec)));
 }
 
 /*
@@ -331,7 +337,7 @@ __noinline int admit_against(const struct ls_record *rec, const struct ls_record
 	if (acks_too_little(rec, back, seg) || after(seg->ack, end_of(back) + back->seq_off))
 		return LS_V_DROP_ACK;
 	if ((after(seg->seq, offered) && after(seg->end, offered + 1)) ||
-	    before(seg->end, acked - 1 - (65535 << scale_in(back))))
+	    ends_too_early(seg, acked, scale_in(back)))
 		return LS_V_DROP_WINDOW;
 	if (is_held_back(rec, back, acked, seg))
 		seg->seq = seg->end = acked;

@@ -146,8 +146,7 @@ static __always_inline int undrain(struct __sk_buff *skb, struct flow_ref *flow,
 		return hold(skb, flow, seg);
 	/* The sender is gone, and its last payload may be lost with it: the far end must not wait for
 	 * that. */
-	if (heard ? seg->flags & TCP_RST && !has_delivered(from, to)
-		  : seg->flags & TCP_RST || tells(from, to, seg)) {
+	if (seg->flags & TCP_RST ? !heard || !has_delivered(from, to) : !heard && tells(from, to, seg)) {
 		skb->tc_index = TAG_ACK;
 		bpf_clone_redirect(skb, skb->ifindex, BPF_F_INGRESS);
 		skb->tc_index = 0;

@@ -11,12 +11,23 @@ use socket2::{Domain, Socket, Type};
 
 use crate::{SOON, eventually, patient};
 
-/// Connects from this address and port, and closes.
-pub fn connect_from(namespace: &Namespace, source: SocketAddr, target: SocketAddr) -> io::Result<()> {
+/// Connects from this address and port; 0 is any port.
+pub fn connect_from(namespace: &Namespace, source: SocketAddr, target: SocketAddr) -> io::Result<TcpStream> {
+    connect(namespace, source, target, false)
+}
+
+fn connect(
+    namespace: &Namespace,
+    source: SocketAddr,
+    target: SocketAddr,
+    again: bool,
+) -> io::Result<TcpStream> {
     let connect = || {
         let socket = Socket::new(Domain::for_address(source), Type::STREAM, None)?;
+        socket.set_reuse_address(again)?;
         socket.bind(&source.into())?;
-        socket.connect_timeout(&target.into(), patient(SOON))
+        socket.connect_timeout(&target.into(), patient(SOON))?;
+        Ok(socket.into())
     };
     namespace.run(connect).unwrap()
 }
@@ -26,16 +37,9 @@ pub fn connect_from(namespace: &Namespace, source: SocketAddr, target: SocketAdd
 /// # Panics
 /// Panics if the kernel refuses the connection.
 pub fn connect_again(namespace: &Namespace, source: SocketAddr, target: SocketAddr) -> TcpStream {
-    let connect = || {
-        let socket = Socket::new(Domain::for_address(source), Type::STREAM, None)?;
-        socket.set_reuse_address(true)?;
-        socket.bind(&source.into())?;
-        socket.connect_timeout(&target.into(), patient(SOON))?;
-        Ok::<_, io::Error>(TcpStream::from(socket))
-    };
     // A child process of another test has the sockets of this one until its exec(2).
     eventually("the port to be free", SOON, || {
-        match namespace.run(connect).unwrap() {
+        match connect(namespace, source, target, true) {
             Err(e) if e.kind() == ErrorKind::AddrNotAvailable => None,
             other => Some(other.unwrap()),
         }

@@ -153,9 +153,8 @@ fn admit_against(rec: &Record, back: &Record, offered: Seq, seg: &mut Segment, c
         return Err(Verdict::DropAck);
     }
     // The far end may have acknowledged this much since the sender last heard of it.
-    let oldest = acked - 1 - (65_535 << (back.wscale_in & 15));
     // A segment that begins in the window passes whole: only the far end's answer tells its sender of the window.
-    if (seg.seq.after(offered) && seg.end().after(limit)) || seg.end().before(oldest) {
+    if (seg.seq.after(offered) && seg.end().after(limit)) || ends_too_early(seg, acked, back.wscale_in) {
         return Err(Verdict::DropWindow);
     }
     if is_held_back(rec, back, acked, seg) {
@@ -186,11 +185,17 @@ fn is_held_back(rec: &Record, back: &Record, acked: Seq, seg: &Segment) -> bool 
         && is_echo(rec, back, seg)
 }
 
+/// Returns whether a segment ends further below `acked` than a window of this scale reaches.
+fn ends_too_early(seg: &Segment, acked: Seq, scale: u8) -> bool {
+    seg.end().before(acked - 1 - (65_535 << (scale & 15)))
+}
+
 /// Returns whether the far end is to learn what a segment acknowledges and offers, while the sockets are in the path:
 /// `tells` of `admit.h`.
 pub(super) fn tells(from: &Leg, to: &Leg, seg: &Segment, in_place: bool) -> bool {
-    let furthest = from.tx_ack - 1 - (65_535 << to.rec.wscale_out);
-    in_place || is_held_back(&from.rec, &to.rec, from.tx_ack, seg) && !seg.end().before(furthest)
+    in_place
+        || is_held_back(&from.rec, &to.rec, from.tx_ack, seg)
+            && !ends_too_early(seg, from.tx_ack, to.rec.wscale_out)
 }
 
 /// Notes the end of the sender's stream: a reset counts only where it can be in place (RFC 5961 sections 3.2 and 4.2).

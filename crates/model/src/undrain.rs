@@ -45,9 +45,9 @@ impl Flow {
             return Outcome::held(*seg);
         }
         // The sender is gone, and its last payload may be lost with it: the far end must not wait for that.
-        let copied = match heard {
-            true => seg.has(flag::RST) && !has_delivered(from, to),
-            false => seg.has(flag::RST) || tells(from, to, seg, in_place),
+        let copied = match seg.has(flag::RST) {
+            true => !heard || !has_delivered(from, to),
+            false => !heard && tells(from, to, seg, in_place),
         };
         self.note_fin_or_rst(side, true, seg, in_place);
         let (from, to) = self.legs(side);

@@ -1,9 +1,9 @@
 //! Clients that use a port again while the node's socket of the last connection from there is in TIME-WAIT.
 
-use longsplice_lab::{Emulated, Family};
 use std::fs;
 
 use longsplice_engine::Side;
+use longsplice_lab::{Emulated, Family};
 use longsplice_tests::{Pair, connect_again};
 
 use crate::accelerate::{Node, passed_through, totals};

@@ -1,10 +1,9 @@
 //! Connections of an accelerator that make room for those of an earlier class.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
 use longsplice_lab::Emulated;
-use longsplice_tests::{Pair, addr, ip, line, nodad, soon};
-use socket2::{Domain, Socket, Type};
+use longsplice_tests::{Pair, addr, connect_from, ip, line, nodad, soon};
 
 use crate::accelerate::{Node, long_path, passed_through, totals};
 
@@ -35,13 +34,8 @@ impl Crowded {
 
     fn connect_from(&self, address: IpAddr) -> Pair {
         let target = self.node.listener.local_addr().unwrap();
-        let connect = || {
-            let socket = Socket::new(Domain::for_address(target), Type::STREAM, None).unwrap();
-            socket.bind(&SocketAddr::from((address, 0)).into()).unwrap();
-            socket.connect(&target.into()).unwrap();
-            Pair::accept(socket.into(), &self.node.listener)
-        };
-        self.node.net.client.run(connect).unwrap()
+        let client = connect_from(&self.node.net.client, (address, 0).into(), target);
+        Pair::accept(client.unwrap(), &self.node.listener)
     }
 
     /// Connects the customer of the first class.

@@ -123,7 +123,7 @@ fn by_trap(name: &str, places: Places) {
             let mut pair = here.connect();
             // A budget may be used up before the pair is spliced again: that round has no return.
             let mut round = 0;
-            while here.daemon.status().resumed_total < 5 {
+            while round < 5 || here.daemon.status().resumed_total < 5 {
                 assert!(round < 50, "{trap}, {state}: no five returns");
                 // The trap fires in silence first, and then under load.
                 here.daemon

@@ -7,11 +7,8 @@ use longsplice_engine::{LINGERING_CLOSE_TIMEOUT, lingering_close};
 use tokio::time::Instant;
 
 use super::{
-    buffered_stream::BufferedStream,
-    lazy_stream::LazyStream,
-    request::Request,
-    server::AtServer,
-    session::{Session, reset},
+    buffered_stream::BufferedStream, lazy_stream::LazyStream, request::Request, server::AtServer,
+    session::Session,
 };
 use crate::{
     access_log::End,
@@ -202,13 +199,11 @@ impl Session<'_> {
         self.note(|told| told.sent_server(at.upload.passed()));
         let answer = match failed {
             _ if self.deadline.is_cancelled() => {
-                self.over(End::Reset);
-                reset(client);
+                self.cut_off(client, End::Reset);
                 return None;
             }
             Failed::Client | Failed::Stale => {
-                self.over(End::ClientClosed);
-                reset(client);
+                self.cut_off(client, End::ClientClosed);
                 return None;
             }
             Failed::BadBody(why) => OwnAnswer::new(400, End::BadRequest, why),

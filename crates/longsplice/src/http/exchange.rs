@@ -21,7 +21,7 @@ use super::{
     reply::Reply,
     request::{Request, Target},
     server::{AtServer, UNHEARD},
-    session::{Session, reset},
+    session::Session,
 };
 use crate::{access_log::End, upstream::Failure};
 
@@ -55,15 +55,13 @@ impl Session<'_> {
             // Wait for the rate limit before the lease: no wait may come between the check of an idle connection and
             // the request.
             if self.paced(Side::Client).await.is_err() {
-                self.over(End::Reset);
-                reset(client);
+                self.cut_off(client, End::Reset);
                 return None;
             }
             let lease = match self.lease(&client, &to, reuse, &tried).await {
                 Ok(Ok(lease)) => lease,
                 Err(end) => {
-                    self.over(end);
-                    reset(client);
+                    self.cut_off(client, end);
                     return None;
                 }
                 Ok(Err(_)) if !tried.is_empty() => {
@@ -78,8 +76,7 @@ impl Session<'_> {
             };
             let mut at = AtServer::new(lease, request.body);
             if !self.tell_server(&at) {
-                self.over(End::Reload);
-                reset(client);
+                self.cut_off(client, End::Reload);
                 return None;
             }
             let failed = match self.ask(&mut client, &mut request, &to, &mut at).await {

@@ -21,7 +21,7 @@ use super::{
     lazy_stream::LazyStream,
     request::{Head, Request, Target},
     server::AtServer,
-    session::{Session, reset, reset_on_close},
+    session::{Session, reset_on_close},
     splice::Delivery,
 };
 use crate::{access_log::End, upstream::Failure};
@@ -246,8 +246,7 @@ impl Session<'_> {
         let (client, at) = match delivery {
             Delivery::Whole(client, at) => (client, at),
             Delivery::Cut(client, end) => {
-                self.over(end);
-                reset(client);
+                self.cut_off(client, end);
                 return None;
             }
             Delivery::Over(end) => {

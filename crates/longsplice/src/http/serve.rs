@@ -141,8 +141,7 @@ impl Session<'_> {
                         continue;
                     }
                     Standing::Void => {
-                        self.over(End::Reload);
-                        reset(client);
+                        self.cut_off(client, End::Reload);
                         None
                     }
                 },

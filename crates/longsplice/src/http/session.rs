@@ -104,6 +104,12 @@ impl Session<'_> {
         self.open.decide(None);
     }
 
+    /// Ends the request, and closes the client's connection with a reset.
+    pub(super) fn cut_off(&mut self, client: BufferedStream<LazyStream>, end: End) {
+        self.over(end);
+        reset(client);
+    }
+
     /// Updates the notes on the request, if one is served.
     pub(super) fn note(&mut self, note: impl FnOnce(&mut Told)) {
         if let Some(told) = &mut self.told {

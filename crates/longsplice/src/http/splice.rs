@@ -11,7 +11,7 @@ use super::{
     deadline::Late,
     lazy_stream::LazyStream,
     server::AtServer,
-    session::{Session, Tunnel, reset},
+    session::{Session, Tunnel},
 };
 use crate::{access_log::End, client::Stream};
 
@@ -207,8 +207,7 @@ impl Session<'_> {
             told.sent_server(client.buffer.len() as u64);
         });
         if !matches!(begun, Ok(Ok(()))) {
-            self.over(End::ClientClosed);
-            return reset(client);
+            return self.cut_off(client, End::ClientClosed);
         }
         let Ok(stream) = client.stream.into_known() else {
             return self.over(End::ClientClosed);

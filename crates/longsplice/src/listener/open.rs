@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 
 use super::{
-    Decided, Service, Standing,
+    Decided, Service, Settings, Standing,
     left::Parting,
     slots::Slot,
     standing::{ends, receives_alike},
@@ -121,16 +121,15 @@ impl Open {
         let decided = shown.insert(decided);
         // Compare under the lock: a reload switches settings before it looks at the decisions, one after the other. So
         // either it sees this one, or its settings are seen here.
-        let next = self.service.in_force();
-        let newer = next.filter(|next| {
-            next.generation != decided.generation && receives_alike(&decided.listener, &next.listener)
-        });
-        match newer {
-            Some(newer) => Standing::Superseded(newer),
-            None => match self.is_void(decided) {
-                true => Standing::Void,
-                false => Standing::Holds,
-            },
+        match self.service.in_force() {
+            Some(next)
+                if next.generation != decided.generation
+                    && receives_alike(&decided.listener, &next.listener) =>
+            {
+                Standing::Superseded(next)
+            }
+            next if self.is_void(decided, next.as_deref()) => Standing::Void,
+            _ => Standing::Holds,
         }
     }
 
@@ -140,17 +139,14 @@ impl Open {
         let mut shown = self.shown.decided.lock();
         shown.as_deref_mut().is_none_or(|decided| {
             decided.server = Some(Arc::clone(server));
-            !self.is_void(decided)
+            !self.is_void(decided, self.service.in_force().as_deref())
         })
     }
 
-    /// Returns whether the configuration in force ends a connection with this decision, and requests its end then.
-    fn is_void(&self, decided: &Decided) -> bool {
-        let next = self.service.in_force();
-        let is_newer = next
-            .as_ref()
-            .is_none_or(|next| next.generation != decided.generation);
-        let is_void = is_newer && ends(decided, decided.facts.as_ref(), next.as_deref());
+    /// Returns whether the settings in force, `next`, end a connection with this decision, and requests its end then.
+    fn is_void(&self, decided: &Decided, next: Option<&Settings>) -> bool {
+        let is_newer = next.is_none_or(|next| next.generation != decided.generation);
+        let is_void = is_newer && ends(decided, decided.facts.as_ref(), next);
         if is_void {
             self.shown.end(End::Reload);
         }
