@@ -146,7 +146,7 @@ impl Drop for SlotTable {
 
 #[cfg(test)]
 mod tests {
-    use std::{fs::OpenOptions, os::fd::AsFd};
+    use std::os::fd::AsFd;
 
     use super::*;
     use crate::{
@@ -157,11 +157,7 @@ mod tests {
 
     /// Returns a table that is mapped from an empty file.
     fn table(len: u32, adopted: bool) -> (Arc<SlotTable>, Arc<Grace>, Kernel) {
-        let path = std::env::temp_dir().join(format!("longsplice-slots-{}-{len}", std::process::id()));
-        let mut options = OpenOptions::new();
-        let file = options.read(true).write(true).create_new(true).open(&path);
-        let file = file.expect("a file");
-        std::fs::remove_file(&path).expect("it is there");
+        let file = tempfile::tempfile().expect("a file");
         let bytes = size_of::<ls_slot>() * len as usize;
         file.set_len(bytes as u64).expect("room for it");
         let (grace, kernel) = Kernel::new();
