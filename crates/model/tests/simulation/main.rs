@@ -77,11 +77,20 @@ fn every_byte_arrives_once_in_order_or_both_ends_see_a_reset() {
 }
 
 /// Sequences of operations that once violated an invariant.
-const FOUND: [&[u8]; 1] = [
+const FOUND: [&[u8]; 2] = [
     // User space armed a trap between the two steps of a move from the records to the slot, which it makes in one.
     &[
         116, 224, 68, 185, 192, 103, 238, 238, 162, 39, 178, 40, 252, 72, 210, 84, 58, 40, 104, 71, 12, 186,
         10, 40, 168, 52, 105, 168, 24, 242, 24, 184, 16, 1, 0, 0, 7, 0, 0, 0,
+    ],
+    // A socket without window scaling, whose edge was widened further than one of its segments can say.
+    &[
+        33, 211, 232, 75, 190, 245, 91, 54, 43, 104, 185, 0, 34, 40, 84, 108, 36, 72, 154, 40, 58, 40, 88, 0,
+        88, 0, 94, 40, 94, 40, 24, 54, 16, 0, 161, 0, 93, 210, 60, 140, 114, 6, 228, 8, 76, 0, 187, 25, 24,
+        6, 252, 96, 132, 104, 153, 22, 4, 0, 36, 76, 154, 40, 64, 0, 52, 0, 10, 154, 131, 222, 209, 121, 88,
+        0, 146, 105, 214, 113, 248, 81, 28, 148, 55, 216, 171, 20, 216, 246, 117, 99, 255, 208, 77, 229, 201,
+        52, 21, 45, 108, 84, 1, 18, 190, 84, 127, 59, 167, 254, 24, 52, 141, 88, 78, 81, 6, 34, 55, 52, 108,
+        45, 88, 4, 19, 195, 174, 68, 4, 72, 154,
     ],
 ];
 

@@ -20,7 +20,7 @@ impl Tcp {
         }
         let unit = 1 << self.config.our_scale;
         let offered = (self.rcv_edge - self.rcv_nxt + unit - 1).max(0) / unit * unit;
-        self.rcv_edge = self.rcv_nxt + self.room_in_units(free).max(offered).min(limit);
+        self.rcv_edge = self.rcv_nxt + self.room_in_units(free).min(limit).max(offered);
         self.rcv_edge
     }
 
