@@ -141,9 +141,14 @@ __noinline int with_sockets(struct __sk_buff *skb, __u32 number)
 	 * for data. */
 	if (resets && mode != LS_TRACK && is_through(from, to))
 		return drop(LS_V_CONSUMED);
-	if (!fits_window(from, seg))
-		return deliver_bare(skb, scratch, seg, mapping_of_leg(from));
-	if (acks_unsent(from, to, seg))
+	/* The payload may fit when the socket processes it, and would be taken without being counted. The
+	 * socket processes what the rest says. */
+	if (!fits_window(from, seg) && seg->end != seg->seq) {
+		if (make_bare(skb, scratch, seg))
+			return drop(LS_V_DROP_REWRITE);
+		takes = trapped = 0;
+	}
+	if (!fits_window(from, seg) || acks_unsent(from, to, seg))
 		return deliver(skb, scratch, seg, mapping_of_leg(from));
 	if (acks_too_little(&from->rec, &to->rec, seg))
 		return mode == LS_TRACK ? deliver(skb, scratch, seg, mapping_of_leg(from))

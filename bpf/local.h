@@ -54,20 +54,20 @@ static __always_inline int deliver(struct __sk_buff *skb, struct scratch *scratc
 										    : pass(LS_V_DELIVERED);
 }
 
-/* Delivers a packet to the local socket without payload and FIN, so that the socket answers. The payload does
- * not fit the window now. When the socket processes it, it may fit, and the socket would take bytes that are
- * not counted as its own. */
-static __always_inline int deliver_bare(struct __sk_buff *skb, struct scratch *scratch,
-					const struct segment *seg, struct mapping map)
+/* Cuts payload and FIN off a segment, in the packet and in what is known of it. Returns 0, or -1. */
+static __always_inline int make_bare(struct __sk_buff *skb, struct scratch *scratch, struct segment *seg)
 {
-	struct edits edits = {};
-
 	copy_headers(&scratch->out, &scratch->in, seg->opt_len);
 	scratch->out.tcp.flags &= ~(TCP_FIN | TCP_PSH);
-	if (write_for_socket(skb, &scratch->in, &scratch->out, seg, &edits, map) ||
-	    (seg->len && trim_payload(skb, &scratch->out, seg->opt_len)))
-		return drop(LS_V_DROP_REWRITE);
-	return pass(LS_V_DELIVERED);
+	if (write_headers(skb, &scratch->in, &scratch->out, seg->opt_len))
+		return -1;
+	copy_headers(&scratch->in, &scratch->out, seg->opt_len);
+	if (seg->len && trim_payload(skb, &scratch->in, seg->opt_len))
+		return -1;
+	seg->flags = scratch->in.tcp.flags;
+	seg->len = 0;
+	seg->end = seg->seq + !!(seg->flags & TCP_SYN);
+	return read_check(skb, &scratch->in);
 }
 
 static __always_inline struct mapping mapping_of_leg(const struct ls_leg *from)

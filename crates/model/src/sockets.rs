@@ -5,7 +5,7 @@ use super::{
     local::{Mapping, deliver, within_window},
     outcome::{Outcome, Verdict},
     passage::{Next, Passage, Step, again, untouched},
-    segment::{Segment, flag},
+    segment::flag,
     state::{Flow, Mode, bypassed, seq_advance},
     track::{acks_too_little, acks_unsent, is_through, note_ack, note_end_of, note_peer, note_timestamp},
     undrain::has_delivered,
@@ -15,7 +15,7 @@ use super::{
 impl Passage {
     /// Processes a segment of a flow whose sockets are in the path.
     pub(super) fn with_sockets(&mut self, flow: &mut Flow, mode: Mode) -> Next {
-        let seg = self.segment;
+        let mut seg = self.segment;
         let (from, to) = flow.legs(self.side);
         if !matches!(mode, Mode::Track | Mode::Drain | Mode::Undrain) {
             return again();
@@ -24,20 +24,17 @@ impl Passage {
         if seg.has(flag::RST) && mode != Mode::Track && is_through(from, to) {
             return Next::Done(Outcome::of(Verdict::Absorbed));
         }
-        let unsent = acks_unsent(from, to, &seg);
         // True if the far end knows that all of its stream that went past the sockets is acknowledged.
         self.heard = has_delivered(to, from) || !to.tx_ack.before(to.base);
-        if !fits_window(from, seg.end()) {
-            // The payload may fit when the socket processes it, and would lie above the cut. The socket must answer, so
-            // it gets the rest.
-            let bare = Segment {
-                len: 0,
-                flags: seg.flags & !(flag::FIN | flag::PSH),
-                ..seg
-            };
-            return Next::Done(deliver(&bare, Mapping::of_leg(from)));
+        // The payload may fit when the socket processes it, and would lie above the cut. The socket processes what the
+        // rest says.
+        if !fits_window(from, seg.end()) && seg.occupies() {
+            seg.len = 0;
+            seg.flags &= !(flag::FIN | flag::PSH);
+            self.segment = seg;
+            self.trapped = false;
         }
-        if unsent {
+        if !fits_window(from, seg.end()) || acks_unsent(from, to, &seg) {
             return Next::Done(deliver(&seg, Mapping::of_leg(from)));
         }
         // Raised or lowered, the acknowledgement would become acceptable.

@@ -138,7 +138,7 @@ fn what_is_out_of_the_window_is_left_to_the_socket() {
         let d = Drained::waiting(plan.clone());
         let next = data(&d.flow, 10);
         let beyond = Packet {
-            seq: next.seq + d.flow.plan.offered[0],
+            seq: next.seq + d.flow.plan.offered[0] + 2,
             ..next.clone()
         };
         let unsent = Packet {

@@ -196,6 +196,35 @@ fn an_acknowledgement_shows_the_socket_its_number() {
     }
 }
 
+/// The socket processes what such a segment acknowledges and offers, so it is noted; its payload is not.
+#[test]
+fn what_begins_in_the_window_and_ends_beyond_is_noted_as_an_acknowledgement() {
+    let flow = Flow::track(Plan::default());
+    for side in Side::BOTH {
+        let before = state(&flow, side);
+        let next = flow.peer_segment(side);
+        let seq = next.seq.wrapping_add(flow.plan.offered[side] - 3);
+        let packet = Packet {
+            seq,
+            payload: pattern(5),
+            flags: ACK | FIN | PSH,
+            window: u16::MAX,
+            options: usual(flow.plan.clock[side] + 1, flow.plan.clock[side.other()]),
+            ..next
+        };
+        let bare = Packet {
+            payload: vec![],
+            flags: ACK,
+            ..packet.clone()
+        };
+        flow.ingress_gives(side, &packet.bytes(), (OK, "delivered", &bare.bytes()));
+        let after = state(&flow, side);
+        assert!(after.rx_edge.after(before.rx_edge));
+        assert_eq!((after.cut.raw(), after.rx_end), (seq, before.rx_end));
+        assert!(!after.fin);
+    }
+}
+
 #[test]
 fn what_a_socket_could_not_take_is_delivered_without_payload_and_not_noted() {
     let flow = Flow::track(Plan::default());
@@ -203,7 +232,7 @@ fn what_a_socket_could_not_take_is_delivered_without_payload_and_not_noted() {
         let before = state(&flow, side);
         let next = flow.peer_segment(side);
         let window = flow.plan.offered[side];
-        for offset in [window - 3, window + 1, 1 << 30, (1 << 31) - 100] {
+        for offset in [window + 2, 1 << 30, (1 << 31) - 100] {
             let packet = Packet {
                 seq: next.seq.wrapping_add(offset),
                 payload: pattern(5),

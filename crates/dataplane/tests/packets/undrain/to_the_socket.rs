@@ -172,7 +172,7 @@ fn what_is_out_of_the_window_or_acknowledges_the_unsent_is_the_sockets_to_refuse
             };
             edge.wrapping_sub(start(&flow, side))
         };
-        let beyond = flow.later(side, edge, 2, 0);
+        let beyond = flow.later(side, edge + 2, 2, 0);
         // It may fit when the socket looks at it: cut off its payload.
         let bare = Packet {
             payload: vec![],
