@@ -1,8 +1,11 @@
 //! A table with a million flows: what a segment costs, of the same flow and of any.
 
-use std::net::{IpAddr, SocketAddr};
+use std::{
+    net::{IpAddr, SocketAddr},
+    time::Instant,
+};
 
-use longsplice_dataplane::{Context, Dataplane, Family, Hook, Leg, Mode, Options, PerSide};
+use longsplice_dataplane::{Context, Dataplane, Family, Hook, Leg, Mode, Options, PerSide, Ruling};
 
 use crate::{
     Mirror, REPEAT, measure, spread,
@@ -15,6 +18,8 @@ use crate::{
 const FLOWS: u32 = 1_000_000;
 /// Flows that are met by chance.
 const MET: u32 = 20_000;
+/// Flows that a rule matches.
+const RULED: usize = 100_000;
 
 /// An address and port with a number in it.
 fn numbered(base: SocketAddr, n: u32) -> SocketAddr {
@@ -83,4 +88,42 @@ pub(crate) fn rows(context: Context) {
     });
     // The clock is read twice within each, and nothing of the flow is in a cache.
     println!("{:28}{:>12}", "timestamps, any of them", spread(met.collect()));
+    rule(&plane);
+}
+
+/// Makes and lifts rulings on some of the flows, as a replacement of rules does.
+fn rule(plane: &Plane) {
+    let mut serials = Vec::new();
+    let begin = Instant::now();
+    let scan = plane.scan_flows(|directions| {
+        if let Some((a, _)) = directions.complete()
+            && serials.len() < RULED
+        {
+            serials.push((a.leg, a.serial));
+        }
+    });
+    scan.expect("a scan");
+    let scanned = begin.elapsed();
+    let ruling = Ruling {
+        drop: true,
+        ..Ruling::default()
+    };
+    let begin = Instant::now();
+    for &(leg, serial) in &serials {
+        assert!(
+            plane.rule_flow(leg, serial, &ruling).expect("room"),
+            "it is there"
+        );
+    }
+    let made = begin.elapsed();
+    let begin = Instant::now();
+    for &(leg, serial) in &serials {
+        plane.lift_ruling(leg, serial).expect("it is there");
+    }
+    println!(
+        "{} flows scanned in {scanned:?}; rulings on {} of them made in {made:?}, lifted in {:?}",
+        FLOWS,
+        serials.len(),
+        begin.elapsed()
+    );
 }

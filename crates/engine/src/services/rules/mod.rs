@@ -106,6 +106,8 @@ impl RulePackets {
 #[derive(Debug, Default)]
 pub(crate) struct Keeper {
     state: Mutex<State>,
+    /// Held by the one that replaces the rules. What it takes with many spliced flows must not keep `state` from others.
+    replacement: Mutex<()>,
     /// Flows that are spliced, and what the rules say of them.
     pub(crate) spliced: SplicedFlows,
 }
@@ -126,6 +128,7 @@ impl Keeper {
     /// Replaces all rules. Blocks on the kernel.
     pub(crate) fn set(&self, plane: &Dataplane, rules: Vec<Rule>) -> Result<(), RulesError> {
         let program = compile(&rules)?;
+        let _one_at_a_time = self.replacement.lock();
         let mut state = self.state.lock();
         let loaded = state.load(plane)?;
         let wanted = state.interfaces_of(&rules);
@@ -150,8 +153,13 @@ impl Keeper {
         }
         let rules = Arc::<[Rule]>::from(rules);
         (state.rules, state.program, state.resolved) = (rules.clone(), program, resolved);
+        let is_needed = self.spliced.set(rules);
+        drop(state);
+        if !is_needed {
+            return Ok(());
+        }
         self.spliced
-            .replace(plane, rules)
+            .judge_all(plane)
             .map_err(|error| RulesError::System(format!("the flows cannot be read: {error}")))
     }
 

@@ -60,27 +60,20 @@ struct Matched {
 }
 
 impl SplicedFlows {
-    /// Puts rules in force for all flows. Each flow changes at one moment, within this call.
-    ///
-    /// # Errors
-    /// Returns an error if the flows cannot be read: flows that are spliced later have the new rules.
-    pub(crate) fn replace(&self, plane: &Dataplane, rules: Arc<[Rule]>) -> io::Result<()> {
-        let is_needed = {
-            let mut state = self.state.lock();
-            state.counts = vec![FlowCounts::default(); rules.len()];
-            state.rules = rules;
-            state.set += 1;
-            let is_busy = state.is_busy();
-            self.is_busy.store(is_busy, Ordering::SeqCst);
-            is_busy || state.set == 1
-        };
-        match is_needed {
-            true => self.judge_all(plane),
-            false => Ok(()),
-        }
+    /// Puts rules in force for flows that are spliced from now on. Returns true if [`SplicedFlows::judge_all`] has to decide
+    /// about the others.
+    pub(crate) fn set(&self, rules: Arc<[Rule]>) -> bool {
+        let mut state = self.state.lock();
+        state.counts = vec![FlowCounts::default(); rules.len()];
+        state.rules = rules;
+        state.set += 1;
+        let is_busy = state.is_busy();
+        self.is_busy.store(is_busy, Ordering::SeqCst);
+        is_busy || state.set == 1
     }
 
-    /// Decides about all flows by the present rules, and lifts rulings of a predecessor that none of them makes.
+    /// Decides about all flows by the present rules, and lifts rulings of a predecessor that none of them makes. Each flow
+    /// changes at one moment, within this call.
     ///
     /// # Errors
     /// Returns an error if the flows cannot be read.
@@ -133,8 +126,8 @@ impl SplicedFlows {
     /// Returns an error if the flows cannot be read.
     pub(crate) fn lift_predecessors(&self, plane: &Dataplane) -> io::Result<()> {
         let is_first = self.state.lock().set == 0;
-        match is_first {
-            true => self.replace(plane, Arc::default()),
+        match is_first && self.set(Arc::default()) {
+            true => self.judge_all(plane),
             false => Ok(()),
         }
     }
