@@ -157,6 +157,9 @@ __noinline int with_sockets(struct __sk_buff *skb, __u32 number)
 	seg->in_place = !resets && !before(seg->end, from->tx_ack);
 	acked = from->rec.rx_ack;
 	note_peer(from, seg);
+	/* An end that only answers says nothing else that is new, if it has no timestamps. */
+	if (mode != LS_TRACK && seg->in_place)
+		from->rec.last_seen = ticks();
 	if (flow->slot->flags & LS_WATCH && is_awaited(from, to, seg, mode, acked))
 		report_news(flow->slot);
 	if (mode == LS_DRAIN && trapped)

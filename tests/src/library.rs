@@ -255,6 +255,12 @@ impl Call<'_> {
         }
     }
 
+    /// Drops the call's future where it stands.
+    pub fn abandon(self) {
+        self.task.abort();
+        assert!(self.library.run(self.task).is_err(), "it was over");
+    }
+
     /// Returns whether the call is over.
     pub fn is_over(&self) -> bool {
         self.task.is_finished()

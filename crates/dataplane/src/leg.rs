@@ -64,6 +64,8 @@ pub struct LegState {
     pub rx_ack: Seq,
     /// Right edge of the window that the peer offers.
     pub rx_edge: Seq,
+    /// Time of its last segment in place, in ticks of 2^30 ns: while the flow is spliced, in a drain or after a return.
+    pub last_seen: u32,
     /// Right edge of the window that was offered to the peer.
     pub tx_edge: Seq,
     /// End of the data that the local socket sent.
@@ -134,6 +136,7 @@ impl LegState {
             rx_end: Seq::new(l.rec.rx_end),
             rx_ack: Seq::new(l.rec.rx_ack),
             rx_edge: Seq::new(l.rec.rx_edge),
+            last_seen: l.rec.last_seen,
             tx_edge: Seq::new(l.tx_edge),
             loc_end: Seq::new(l.loc_end),
             loc_edge: Seq::new(l.loc_edge),

@@ -25,6 +25,7 @@ mod container;
 mod cycles;
 mod devices;
 mod differential;
+mod ends_between;
 mod families;
 mod firewall;
 mod fragments;

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use longsplice_dataplane::{Event, Family, Mode, Side};
+use longsplice_dataplane::{Event, Family, LegState, Mode, Side};
 
 use crate::support::{
     FAMILY, choose,
@@ -240,7 +240,13 @@ fn outcome(flow: &Flow, packets: &[(Side, Packet)]) -> Outcome {
         events,
         mode: slot.map(longsplice_dataplane::Slot::mode),
         known: Side::BOTH.map(|side| match slot {
-            Some(slot) => format!("{:?}", flow.plane.leg(slot, side)),
+            Some(slot) => {
+                let leg = LegState {
+                    last_seen: 0,
+                    ..flow.plane.leg(slot, side)
+                };
+                format!("{leg:?}")
+            }
             None => {
                 let found = flow.plane.direction(legs()[side]);
                 let found = found.expect("the flow is there");

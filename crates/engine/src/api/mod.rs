@@ -18,7 +18,7 @@ use longsplice_core::{
 use longsplice_dataplane::{PerSide, Side, SuccessorAction};
 use longsplice_repair::options;
 use serde::{Deserialize, Serialize};
-use tokio::net::TcpStream;
+use tokio::{net::TcpStream, time::Instant};
 
 pub use config::SplicerConfig;
 pub use handle::FlowHandle;
@@ -112,6 +112,24 @@ pub(crate) struct Before {
     pub(crate) half_closed: PerSide<bool>,
     /// `SO_COOKIE` of both sockets: they show whether the caller has put another socket in its place.
     pub(crate) cookies: PerSide<u64>,
+    /// Time at which bytes passed last, and time at which the caller was given the pair.
+    pub(crate) active: Instant,
+    pub(crate) returned: Instant,
+    /// Round-trip times of the legs, as far as they were measured: a socket that was built anew has none.
+    pub(crate) round_trips: PerSide<Option<Duration>>,
+}
+
+impl Before {
+    /// Longest time for which a caller may have the pair before its own activity counts.
+    const AT_ONCE: Duration = Duration::from_secs(1);
+
+    /// Returns the time at which bytes passed last, as far as that is known: the caller may have moved some itself.
+    pub(crate) fn active(&self, now: Instant) -> Instant {
+        match now.duration_since(self.returned) < Before::AT_ONCE {
+            true => self.active,
+            false => now,
+        }
+    }
 }
 
 impl Pair {

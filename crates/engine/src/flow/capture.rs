@@ -203,7 +203,7 @@ fn seed(pump: &Pump, side: Side, bytes: &[u8]) -> io::Result<()> {
     repair.leave_silently()?;
     match seeded == bytes.len() {
         true => Ok(()),
-        // The caller resets both ends: that is better than a hole in the stream.
+        // The ends have it still: the caller builds other sockets.
         false => Err(io::Error::other("a socket did not take what is outstanding")),
     }
 }

@@ -22,7 +22,7 @@ pub(super) struct Heard {
 struct End {
     ack: Seq,
     acked: Instant,
-    signs: ([Seq; 2], [u32; 2]),
+    signs: ([Seq; 2], u32),
     lived: Instant,
 }
 
@@ -31,8 +31,8 @@ impl End {
         End {
             ack: x.rx_ack,
             acked: now,
-            // An answer to a probe changes at least the timestamp.
-            signs: ([x.rx_edge, x.rx_end], [x.peer_ts, x.peer_echo]),
+            // An answer to a probe changes at least the time.
+            signs: ([x.rx_edge, x.rx_end], x.last_seen),
             lived: now,
         }
     }
@@ -101,10 +101,24 @@ impl Flow {
     /// that lacks some of it challenges the reset (RFC 5961 section 3.2), and the kernel resets it in place; but an end challenges
     /// only once in a while. So each end that lacks bytes is asked what it expects, and the kernel answers that with a reset, too.
     pub(crate) fn end_by_reset(self) {
+        let lacking = self.lacking();
+        self.end_by_questions(lacking);
+    }
+
+    /// Returns true for each end that lacks bytes, and was not heard to reset.
+    pub(crate) fn lacking(&self) -> PerSide<bool> {
         let states = PerSide::from_fn(|side| self.leg(side));
-        let lacks = |side: &Side| !states[*side].reset && !has_heard_all(&states, *side);
-        let ask = |side| (self.legs[side], question(self.legs[side], &states[side]));
-        let questions: Vec<_> = Side::BOTH.into_iter().filter(lacks).map(ask).collect();
+        PerSide::from_fn(|side| !states[side].reset && !has_heard_all(&states, side))
+    }
+
+    /// Ends a flow whose sockets are gone, and asks these ends what they expect: see [`Flow::end_by_reset`].
+    pub(crate) fn end_by_questions(self, asked: PerSide<bool>) {
+        let ask = |side| (self.legs[side], question(self.legs[side], &self.leg(side)));
+        let questions: Vec<_> = Side::BOTH
+            .into_iter()
+            .filter(|&side| asked[side])
+            .map(ask)
+            .collect();
         let kernel = Arc::clone(&self.kernel);
         // Release the flow first: its programs would take the questions for segments of the sockets.
         drop(self);

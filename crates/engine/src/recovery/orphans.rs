@@ -130,6 +130,9 @@ fn awake(
         half_closed: states.as_ref().map(|leg| leg.bypassed_fin),
         paid: states.map(|leg| leg.paid),
         cookies: cookies(&client, &server).map_err(fail)?,
+        active: tokio::time::Instant::now(),
+        returned: tokio::time::Instant::now(),
+        round_trips: PerSide::both(None),
     };
     flow.welcome(PerSide::both(false));
     context

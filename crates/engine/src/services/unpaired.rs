@@ -26,6 +26,10 @@ const HOLD: Duration = Duration::from_secs(3);
 /// Interval between two looks for a leg's socket.
 const LOOK: Duration = Duration::from_secs(1);
 
+/// Time for which the end of the process waits for what bypassed the sockets to be acknowledged, and interval of its looks.
+const LAST_WAIT: Duration = Duration::from_secs(1);
+const LAST_LOOK: Duration = Duration::from_millis(5);
+
 /// State of a flow whose sockets a caller has.
 #[derive(Debug)]
 struct Awake {
@@ -34,8 +38,8 @@ struct Awake {
     /// Duplicates that keep the sockets open until the bytes that bypassed them are acknowledged: the peers still need
     /// their answers.
     sockets: Vec<OwnedFd>,
-    /// Time at which its ends were reset as hopeless.
-    given_up: Option<Instant>,
+    /// Time at which its ends were reset, and those that lacked bytes then: they may take that reset for a stray one.
+    given_up: Option<(Instant, PerSide<bool>)>,
 }
 
 impl Awake {
@@ -61,9 +65,22 @@ impl Awake {
         } else {
             return;
         }
-        self.given_up = Some(now);
-        self.sockets.clear();
-        self.flow.reset_all();
+        self.reset(now);
+    }
+
+    /// Removes it, once both ends were reset.
+    fn end(self) {
+        let (_, lacking) = self.given_up.unwrap_or_else(|| (self.since, self.flow.lacking()));
+        self.flow.end_by_questions(lacking);
+    }
+
+    /// Resets both ends, once.
+    fn reset(&mut self, now: Instant) {
+        if self.given_up.is_none() {
+            self.given_up = Some((now, self.flow.lacking()));
+            self.sockets.clear();
+            self.flow.reset_all();
+        }
     }
 }
 
@@ -191,7 +208,11 @@ impl UnpairedLegs {
                 awake.give_up(now);
             }
         }
-        let told = |awake: &Awake| awake.given_up.is_some_and(|at| now.duration_since(at) >= SHARE);
+        let told = |awake: &Awake| {
+            awake
+                .given_up
+                .is_some_and(|(at, _)| now.duration_since(at) >= SHARE)
+        };
         let told: Vec<u32> = table
             .awake
             .values()
@@ -205,7 +226,7 @@ impl UnpairedLegs {
         let alone: Vec<Leg> = alone.map(|(leg, _)| *leg).collect();
         drop(table);
         for awake in given_up {
-            awake.flow.end_by_reset();
+            awake.end();
         }
         // Lock for one flow at a time: a task that asks for a leg must not wait for all of them.
         for serial in due {
@@ -241,13 +262,35 @@ impl UnpairedLegs {
         table.awake.is_empty() && table.alone.is_empty()
     }
 
-    /// Parts everything, settled or not, as the process ends.
+    /// Parts all flows that settle in a moment, as the process ends, and resets both ends of the others: a leg that stands alone
+    /// acknowledges bytes that the far end may lack. Blocks for up to [`LAST_WAIT`] and [`SHARE`].
     pub(crate) fn part_all(&self) {
+        let until = Instant::now() + LAST_WAIT;
+        while !self.part_settled() && Instant::now() < until {
+            std::thread::sleep(LAST_LOOK);
+        }
+        let mut unsettled: Vec<Awake> = self.table.lock().take_all();
+        if unsettled.is_empty() {
+            return;
+        }
+        for awake in &mut unsettled {
+            awake.reset(Instant::now());
+        }
+        std::thread::sleep(SHARE);
+        for awake in unsettled {
+            awake.end();
+        }
+    }
+
+    /// Parts the flows that are settled. Returns true if no other one is left.
+    fn part_settled(&self) -> bool {
         let mut table = self.table.lock();
-        let all: Vec<u32> = table.awake.keys().copied().collect();
-        for serial in all {
+        let settled = table.awake.iter().filter(|(_, awake)| awake.is_quiescent());
+        let settled: Vec<u32> = settled.map(|(serial, _)| *serial).collect();
+        for serial in settled {
             table.part(serial);
         }
+        table.awake.is_empty()
     }
 }
 
@@ -259,6 +302,12 @@ impl Table {
             self.flows.remove(&leg);
         }
         Some(awake)
+    }
+
+    /// Removes all flows and returns them.
+    fn take_all(&mut self) -> Vec<Awake> {
+        let all: Vec<u32> = self.awake.keys().copied().collect();
+        all.iter().filter_map(|serial| self.take(*serial)).collect()
     }
 
     /// Parts a leg from the other one of its flow, if that is settled. Returns true if it stands alone.

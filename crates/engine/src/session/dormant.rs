@@ -41,19 +41,20 @@ pub(super) fn park<'a>(
     let parkable = parkable && (session.traps.is_closed() || session.pauses || session.keep_promises(&flow));
     let started = std::time::Instant::now();
     // Copies are collected first, then the sockets are woken.
-    match flow.finish(cuts, parkable && !session.captures())? {
-        Mode::Final => {}
+    match flow.finish(cuts, parkable && !session.captures()) {
+        Ok(Mode::Final) => {}
         // A socket was given more data.
-        Mode::Drain => return Ok(State::draining(session, flow)),
-        Mode::Undrain => {
+        Ok(Mode::Drain) => return Ok(State::draining(session, flow)),
+        Ok(Mode::Undrain) => {
             session.note_spliced(&flow);
             session.note_awake(&flow);
             return Ok(State::resuming(session, flow));
         }
-        _ => {
+        Ok(_) => {
             let reset = Exit::reset("a socket was reset");
             return Ok(State::over(session.conclude(reset, Some(flow))));
         }
+        Err(error) => return Ok(State::over(session.conclude(error.into(), Some(flow)))),
     }
     let switched = started.elapsed();
     let rules = &session.context.rules.spliced;
@@ -100,9 +101,10 @@ fn silence(session: &mut Session<'_>) {
 impl<'a> Dormant<'a> {
     /// Waits until the sockets are needed, or are closed.
     pub(super) async fn run(self) -> io::Result<State<'a>> {
+        // Drop the session before the flow if the call is dropped, as `Draining::run`.
         let Dormant {
-            mut session,
             flow,
+            mut session,
             cuts,
             until,
             keeps,
@@ -133,9 +135,17 @@ impl<'a> Dormant<'a> {
                 // Wake them whatever the result: data that a socket has no room for now is retransmitted.
                 session.keep_promises(&flow);
                 expect_return(&flow, since);
-                if session.wake(&flow).await? {
-                    session.note_awake(&flow);
-                    return Ok(State::resuming(session, flow));
+                match session.wake(&flow).await {
+                    Ok(true) => {
+                        session.note_awake(&flow);
+                        return Ok(State::resuming(session, flow));
+                    }
+                    Ok(false) => {}
+                    // The ends were told nothing yet, and have all that the other one lacks.
+                    Err(error) => {
+                        tracing::warn!(flow = %session.id(), %error, "parked sockets cannot be woken: others are built");
+                        return detached::leave(session, flow, None);
+                    }
                 }
                 again = retry.after_failure();
                 if flow.slot().has_strayed() || again.is_none_or(|wait| wait >= LOOK) {

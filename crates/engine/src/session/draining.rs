@@ -19,6 +19,9 @@ use crate::flow::{Flow, drain::Progress};
 /// process an acknowledgement.
 const PARK_PATIENCE: Duration = Duration::from_millis(20);
 
+/// Time for a drain to end by itself after the grace period of a shutdown.
+const LAST_CHANCE: Duration = Duration::from_millis(250);
+
 /// Outcome of a drain.
 enum Drained {
     /// The sockets have nothing left, as long as their cuts are these; true if they could be woken at these numbers.
@@ -30,9 +33,10 @@ enum Drained {
 impl<'a> Draining<'a> {
     /// Drains the flow, and takes the sockets out of the path.
     pub(super) async fn run(self) -> io::Result<State<'a>> {
+        // Drop the session first if the call is dropped: the programs of the flow translate the resets of its sockets.
         let Draining {
-            mut session,
             mut flow,
+            mut session,
         } = self;
         match drain(&mut session, &mut flow).await {
             Ok(Drained::Drained(cuts, parkable)) => dormant::park(session, flow, cuts, parkable),
@@ -47,12 +51,13 @@ impl<'a> Draining<'a> {
 }
 
 /// Delivers old bytes until the far ends have acknowledged them all. The only way back from here is a trap. There is no
-/// limit of time while both ends live: new segments pass meanwhile, and a slow reader is as slow as before.
+/// limit of time while both ends live, but that of a shutdown: new segments pass meanwhile, and a slow reader is as slow as
+/// before.
 async fn drain(session: &mut Session<'_>, flow: &mut Flow) -> Result<Drained, Exit> {
     session.entry.begin_drain();
     let _under_way = session.context.transitions.drain();
     let mut looks = Looks::begin(flow, Instant::now());
-    let (mut drained_at, mut doubted_at) = (None, None);
+    let (mut drained_at, mut doubted_at, mut stops_at) = (None, None, None);
     loop {
         if session.parks() {
             flow.note_latecomers(&session.pump);
@@ -87,6 +92,14 @@ async fn drain(session: &mut Session<'_>, flow: &mut Flow) -> Result<Drained, Ex
                 return Ok(Drained::Awake);
             }
         }
+        // A flow that cannot be woken now is ended as it is.
+        if session.entry.is_to_end() {
+            return Err(Exit::asked());
+        }
+        // It is about to need no process any more, and would outlive this one.
+        if session.context.ended.is_cancelled() && now >= *stops_at.get_or_insert(now + LAST_CHANCE) {
+            return Err(Exit::stopped());
+        }
         if progress != Progress::Contradicted {
             doubted_at = None;
         } else if now >= *doubted_at.get_or_insert(now + PARK_PATIENCE) {
@@ -114,13 +127,14 @@ async fn drain(session: &mut Session<'_>, flow: &mut Flow) -> Result<Drained, Ex
             tracing::info!(flow = %session.id(), "an end does not acknowledge what was sent before: both ends are reset");
             return Err(Exit::given_up());
         }
-        // A shutdown does not stop a drain, which is about to need us no more. The grace period is its limit.
         let deadlines = [
+            stops_at,
             doubted_at,
             drained_at,
             flow.notes_latecomers_at(),
             session.traps.next(),
         ];
-        session.wait_draining(flow, &mut looks, &deadlines).await;
+        let stops = stops_at.is_none();
+        session.wait_draining(flow, &mut looks, &deadlines, stops).await;
     }
 }

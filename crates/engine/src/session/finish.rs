@@ -28,8 +28,18 @@ impl Session<'_> {
             self.pump.set_end(side, Some(0));
         }
         let mut look = Look::new();
+        self.idle.begin(Instant::now());
         while !self.pump.is_empty() {
             let now = Instant::now();
+            if self
+                .idle
+                .is_over(now, PerSide::from_fn(|side| self.pump.socket(side)))
+            {
+                return Ok(self.conclude(Exit::Idle, None));
+            }
+            if self.entry.is_asked() {
+                self.entry.refuse(RelayReason::EndedBeforePolicy);
+            }
             let settled = self.step().and_then(|_| self.try_resolve(now));
             let until = match settled {
                 Ok(settled) => (!settled).then(|| look.next(now)),
@@ -65,6 +75,9 @@ impl Session<'_> {
                 Some(known) => known,
                 None => cookies(&client, &server)?,
             },
+            active: self.active,
+            returned: Instant::now(),
+            round_trips: self.round_trips,
         };
         Ok(Ended::Returned(Returned {
             client,

@@ -72,9 +72,15 @@ impl Session<'_> {
         woken
     }
 
-    /// Waits in a drain for the sockets, an acknowledgement, a request, a held packet, or the first of the `deadlines`. A
-    /// shutdown does not interrupt a drain.
-    pub(super) async fn wait_draining(&self, flow: &Flow, looks: &mut Looks, deadlines: &[Option<Instant>]) {
+    /// Waits in a drain for the sockets, an acknowledgement, a request, a held packet, or the first of the `deadlines`; if it
+    /// `stops`, for the end of a shutdown's grace period as well.
+    pub(super) async fn wait_draining(
+        &self,
+        flow: &Flow,
+        looks: &mut Looks,
+        deadlines: &[Option<Instant>],
+        stops: bool,
+    ) {
         let bounds = looks.bounds(self, deadlines);
         let throttled = self.throttle.wait(&self.pump).map(|time| Instant::now() + time);
         let until = throttled.map_or(bounds.latest, |at| at.min(bounds.latest));
@@ -84,6 +90,7 @@ impl Session<'_> {
             () = news(flow, bounds) => {}
             () = self.entry.asked() => {}
             () = flow.held().changed() => {}
+            () = self.context.ended.cancelled(), if stops => {}
         }
         looks.end(flow, bounds);
     }

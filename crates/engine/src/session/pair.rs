@@ -65,9 +65,12 @@ pub(super) struct Session<'a> {
     pub(super) traps: Traps,
     pub(super) throttle: Throttle,
     pub(super) idle: Idleness,
+    /// Time at which bytes passed last, in this call or one before.
+    pub(super) active: Instant,
     pub(super) acceleration: Option<Acceleration>,
     pub(super) splice_min: Option<u64>,
-    /// Round-trip times of the legs' handshakes, as far as they are known.
+    /// Round-trip times of the legs, of their handshakes or as measured before, as far as they are known: for sockets that
+    /// have measured none.
     pub(super) round_trips: PerSide<Option<Duration>>,
     /// Limit of the relay's queues, for an accelerated pair.
     pub(super) queue: Option<QueueLimit>,
@@ -158,9 +161,10 @@ impl<'a> Session<'a> {
             traps: Traps::new(until, pair.successor, now),
             throttle: Throttle::new(pair.rate_limit, before.map_or(pair.paid, |b| b.paid)),
             idle: Idleness::new(pair.idle, now),
+            active: before.map_or(now, |b| b.active(now)),
             acceleration: pair.acceleration,
             splice_min: pair.splice_min,
-            round_trips: PerSide::both(None),
+            round_trips: before.map_or(PerSide::both(None), |b| b.round_trips),
             queue: pair.acceleration.map(|a| QueueLimit::new(a.queue, now)),
             meter: Meter::new(now),
             flow,
@@ -240,11 +244,12 @@ impl<'a> Session<'a> {
         self.outstanding == Outstanding::Capture && !self.entry.is_to_end()
     }
 
-    /// Records the offsets and byte counts with which a splice begins.
+    /// Records the offsets and byte counts with which a splice begins, and how far the streams are.
     pub(super) fn note_start(&mut self, flow: &Flow) {
         self.mappings = PerSide::from_fn(|side| flow.mapping(side));
-        self.base_bytes
-            .get_or_insert_with(|| flow.directions().map(|d| d.bytes));
+        let directions = flow.directions();
+        self.seen = reached(&directions);
+        self.base_bytes.get_or_insert(directions.map(|d| d.bytes));
     }
 
     /// Records and counts that the pair is spliced.
@@ -281,12 +286,16 @@ impl<'a> Session<'a> {
 
     /// Notes the activity that the records show. Retransmitted bytes do not count: their receiver may be gone.
     pub(super) fn note_passing(&mut self, directions: &PerSide<Direction>, now: Instant) {
-        let PerSide { client: a, server: b } = directions;
-        let seen = [a.end, a.ack, b.end, b.ack];
+        let seen = reached(directions);
         if seen != self.seen {
             self.seen = seen;
-            self.traps.note_activity(now);
+            self.note_activity(now);
         }
+    }
+
+    fn note_activity(&mut self, now: Instant) {
+        self.traps.note_activity(now);
+        self.active = now;
     }
 
     /// Lets the pump read up to the trap of a side, and to `most` if that is nearer.
@@ -322,7 +331,7 @@ impl<'a> Session<'a> {
         if moved {
             self.entry.note_relayed(&self.pump);
             let now = Instant::now();
-            self.traps.note_activity(now);
+            self.note_activity(now);
             self.idle.note(now);
         }
         Ok(moved)
@@ -351,6 +360,11 @@ impl<'a> Session<'a> {
             () = self.context.ended.cancelled() => Woken::Stop,
         }
     }
+}
+
+/// Returns the end of both streams and of their acknowledgements.
+fn reached(PerSide { client: a, server: b }: &PerSide<Direction>) -> [Seq; 4] {
+    [a.end, a.ack, b.end, b.ack]
 }
 
 /// Waits until a further round-trip time of the pair's handshakes is known.

@@ -79,6 +79,9 @@ impl Session<'_> {
             true => self.pump.look_beyond_limits()?,
             false => drop(self.step()?),
         }
+        if self.is_forgotten(Instant::now()) {
+            return Err(Exit::Idle);
+        }
         loop {
             if self.pump.finished() {
                 return Err(Exit::Finished);
@@ -131,6 +134,14 @@ impl Session<'_> {
             self.step()?;
             self.limit_queues();
         }
+    }
+
+    /// Returns true if nothing has passed for longer than a pair may be idle, relayed or spliced. A pair that comes back at
+    /// intervals, and is spliced again at once, is never relayed for long enough.
+    fn is_forgotten(&self, now: Instant) -> bool {
+        let spliced = self.context.config.idle_timeout;
+        let limit = self.idle.policy().limit.filter(|_| self.acceleration.is_none());
+        limit.is_some_and(|relayed| now.duration_since(self.active) >= relayed.max(spliced))
     }
 
     /// Sets the buffers of an accelerated pair by the rates of its legs. A pair whose buffers cannot be set is relayed with
@@ -216,8 +227,8 @@ impl Session<'_> {
         }
     }
 
-    /// Returns the round-trip time of a leg: measured by its socket's acknowledgements, by the data that it received, or
-    /// in the handshake. Zero if none of them has measured it.
+    /// Returns the round-trip time of a leg: measured by its socket's acknowledgements, by the data that it received, in
+    /// the handshake, or by its socket of a call before. Zero if none of them has measured it.
     fn round_trip(&self, side: Side, info: &TcpInfo) -> Duration {
         let handshake = self.round_trips[side];
         match (info.rtt_us(), info.rcv_rtt_us()) {
@@ -231,6 +242,9 @@ impl Session<'_> {
         let infos = assess::infos(&self.pump)?;
         let times = PerSide::from_fn(|side| self.round_trip(side, &infos[side]));
         self.entry.note_round_trips(times);
+        if self.acceleration.is_none() {
+            self.round_trips = times.map(|time| (!time.is_zero()).then_some(time));
+        }
         let path = times.client.saturating_add(times.server);
         self.pace.sample(now, &self.pump, path);
         let age = now.duration_since(self.since);
