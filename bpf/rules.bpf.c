@@ -30,6 +30,22 @@ struct {
 	__uint(max_entries, 2 << 20);
 } rule_packets SEC(".maps");
 
+/* Last look at the reader of `rule_packets`: how far it had read, and when that was news. */
+struct reader {
+	__u64 position;
+	__u64 at; /* bpf_ktime_get_ns() */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct reader);
+} rule_reader SEC(".maps");
+
+/* Time after which a reader that has left packets unread is gone. */
+#define DESERTED (5 * 1000000000ULL)
+
 static __always_inline void note(enum ls_rule_verdict verdict)
 {
 	__u32 key = verdict;
@@ -52,18 +68,43 @@ static __always_inline int fill_sample(struct __sk_buff *skb, void *sample, __u3
 	return submit_packet(skb, sample, sizeof(*head), ETH_HLEN, room);
 }
 
-/* Gives a packet to the program in user space. Returns 0, or -1 if the ring is full, or the packet is too
- * long. */
-static __always_inline int tell_program(struct __sk_buff *skb, const struct ls_rule *r, int is_copy)
+/* Returns whether the reader has read nothing for long though packets wait. Before Linux 6.6 the programs
+ * stay on their interfaces after it was killed, and what they ask about would be lost until the next one. */
+static __always_inline int is_deserted(void)
+{
+	__u64 position = bpf_ringbuf_query(&rule_packets, BPF_RB_CONS_POS), now = bpf_ktime_get_ns();
+	__u32 zero = 0;
+	struct reader *last = bpf_map_lookup_elem(&rule_reader, &zero);
+
+	if (!last)
+		return 0;
+	if (last->at && position == last->position && bpf_ringbuf_query(&rule_packets, BPF_RB_AVAIL_DATA))
+		return now - last->at > DESERTED;
+	last->position = position;
+	last->at = now;
+	return 0;
+}
+
+/* Fate of a packet for the program in user space. */
+enum told {
+	TOLD,
+	UNTOLD, /* the ring is full, or the packet is too long */
+	UNREAD, /* the program is gone */
+};
+
+/* Gives a packet to the program in user space. */
+static __always_inline enum told tell_program(struct __sk_buff *skb, const struct ls_rule *r, int is_copy)
 {
 	void *sample;
 
+	if (is_deserted())
+		return UNREAD;
 	if (skb->len <= SHORT_PACKET) {
 		sample = bpf_ringbuf_reserve(&rule_packets, sizeof(struct ls_rule_packet) + SHORT_PACKET, 0);
-		return sample ? fill_sample(skb, sample, SHORT_PACKET, r, is_copy) : -1;
+		return sample && !fill_sample(skb, sample, SHORT_PACKET, r, is_copy) ? TOLD : UNTOLD;
 	}
 	sample = bpf_ringbuf_reserve(&rule_packets, sizeof(struct ls_rule_packet) + LONG_PACKET, 0);
-	return sample ? fill_sample(skb, sample, LONG_PACKET, r, is_copy) : -1;
+	return sample && !fill_sample(skb, sample, LONG_PACKET, r, is_copy) ? TOLD : UNTOLD;
 }
 
 /* Builds the record for translate() from a rule's target: no side, no state, the same scale on both sides. */
@@ -132,22 +173,25 @@ static __always_inline int is_spoilt(struct __sk_buff *skb, struct scratch *scra
 
 static __always_inline int copy(struct __sk_buff *skb, const struct ls_rule *r)
 {
-	note(tell_program(skb, r, 1) ? LS_R_COPY_LOST : LS_R_COPIED);
+	note(tell_program(skb, r, 1) == TOLD ? LS_R_COPIED : LS_R_COPY_LOST);
 	return NEXT;
 }
 
 static __always_inline int ask(struct __sk_buff *skb, const struct ls_rule *r, const struct tcp_packet *p,
 			       struct scratch *scratch)
 {
+	enum told told;
+
 	if (!p->fragment && is_spoilt(skb, scratch)) {
 		note(LS_R_DROP_CHECKSUM);
 		return TC_ACT_SHOT;
 	}
-	if (!tell_program(skb, r, 0)) {
+	told = tell_program(skb, r, 0);
+	if (told == TOLD) {
 		note(LS_R_ASKED);
 		return TC_ACT_SHOT;
 	}
-	if (r->action == LS_A_ASK_OR_PASS) {
+	if (told == UNREAD || r->action == LS_A_ASK_OR_PASS) {
 		note(LS_R_ASK_LOST);
 		return NEXT;
 	}

@@ -107,7 +107,7 @@ enum ls_rule_verdict {
 	LS_R_COPIED,	     /* copy: the program gets a copy */
 	LS_R_COPY_LOST,	     /* copy: the ring was full: untouched */
 	LS_R_DROP_ASK,	     /* ask: the ring was full, or the packet too long */
-	LS_R_ASK_LOST,	     /* ask or pass: the same: untouched */
+	LS_R_ASK_LOST,	     /* ask or pass: the same; or the program reads nothing: untouched */
 	LS_R_DROP_CHECKSUM,  /* ask, ask or pass: a wrong checksum */
 	LS_R_ODD,	     /* a later fragment, or headers cut short: untouched */
 	LS_R_COUNT,

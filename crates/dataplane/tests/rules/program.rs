@@ -1,5 +1,10 @@
 //! Packets for a program.
 
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
 use longsplice_core::rules::{Action, Match};
 use longsplice_dataplane::rules::RulePacket;
 
@@ -47,6 +52,31 @@ fn a_program_gets_the_packet_or_a_copy() {
     assert!(times[2] <= longsplice_dataplane::monotonic(), "{times:?}");
     assert_eq!(taken, expected);
     assert_eq!(ring.take().unwrap(), []);
+}
+
+/// Before Linux 6.6 the rules outlive a program that was killed.
+#[test]
+fn a_program_that_reads_no_more_is_passed_by() {
+    let ways = Ways::new(&[rule(Match::default(), Action::Ask)]);
+    let mut ring = ways.rules.packets().unwrap();
+    let packet = frame("198.18.1.2:1", "198.18.2.2:2", SYN).bytes();
+    let (begun, mut asked) = (Instant::now(), 0);
+    while ways.verdicts_of(&packet).0.contains_key("asked") {
+        asked += 1;
+        assert!(begun.elapsed() < Duration::from_secs(60));
+        thread::sleep(Duration::from_millis(50));
+    }
+    assert!(
+        begun.elapsed() >= Duration::from_secs(5),
+        "{asked} were asked about"
+    );
+    ways.leaves(&packet, "ask_lost");
+    ways.set(&[rule(Match::default(), Action::Copy)]);
+    ways.leaves(&packet, "copy_lost");
+    // It is there again.
+    assert_eq!(ring.take().unwrap().len(), asked);
+    ways.set(&[rule(Match::default(), Action::Ask)]);
+    ways.gives(&packet, "asked", SHOT);
 }
 
 #[test]
