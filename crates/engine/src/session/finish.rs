@@ -75,7 +75,11 @@ impl Session<'_> {
                 Some(known) => known,
                 None => cookies(&client, &server)?,
             },
-            active: self.active,
+            // Whatever else brings a pair back is activity.
+            active: match why {
+                Trap::Idle | Trap::Elapsed => self.active,
+                _ => Instant::now(),
+            },
             returned: Instant::now(),
             round_trips: self.round_trips,
         };

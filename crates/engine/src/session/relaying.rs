@@ -79,7 +79,7 @@ impl Session<'_> {
             true => self.pump.look_beyond_limits()?,
             false => drop(self.step()?),
         }
-        if self.is_forgotten(Instant::now()) {
+        if !self.spliced_here && self.is_forgotten(Instant::now()) {
             return Err(Exit::Idle);
         }
         loop {
@@ -142,6 +142,9 @@ impl Session<'_> {
         let spliced = self.context.config.idle_timeout;
         let limit = self.idle.policy().limit.filter(|_| self.acceleration.is_none());
         limit.is_some_and(|relayed| now.duration_since(self.active) >= relayed.max(spliced))
+            && Side::BOTH
+                .iter()
+                .all(|&side| unread(self.pump.socket(side)).is_ok_and(|bytes| bytes == 0))
     }
 
     /// Sets the buffers of an accelerated pair by the rates of its legs. A pair whose buffers cannot be set is relayed with
