@@ -8,6 +8,7 @@ use crate::{
     abi::{LS_RULED, Leg, PerSide, Side, ls_flow, ls_record},
     skel::types::{ls_placement, ls_seen, ls_trait},
     start_times::StartTimes,
+    successor::SuccessorPlan,
     time::TICK,
 };
 
@@ -42,6 +43,8 @@ pub struct Direction {
     pub identity: bool,
     /// True if the record may have a ruling ([`crate::Ruling`]). Not known of a flow with a slot.
     pub ruled: bool,
+    /// Plan for a later process at the trap of this side's stream; `None`: there is no trap.
+    pub trap: Option<SuccessorPlan>,
     /// Time that the flow has had a record. For a predecessor's flow, the time since the adoption.
     pub age: std::time::Duration,
     /// Time since a segment passed in this direction; exact to a tick (about a second).
@@ -76,6 +79,8 @@ impl Direction {
             seq_off,
             identity: is_identity(leg, far, r),
             ruled: r.rate != 0 && r.burst & LS_RULED != 0,
+            trap: (u32::from(r.placement) & ls_placement::LS_ARMED.0 != 0)
+                .then(|| SuccessorPlan::from_raw(r.successor)),
             age: since(start_times.of(r.serial)),
             idle: since(r.last_seen),
         }

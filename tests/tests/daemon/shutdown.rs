@@ -9,7 +9,7 @@ use std::{
 };
 
 use longsplice_lab::Namespace;
-use longsplice_tests::{Bed, Config, Daemon, Policy, addr, family, soon, veth_line};
+use longsplice_tests::{Bed, Config, Daemon, Pair, Policy, addr, family, soon, veth_line};
 use socket2::SockRef;
 
 const BYTES: u64 = 2 << 20;
@@ -30,9 +30,9 @@ fn bed(name: &str, more: impl FnOnce(Config) -> Config) -> Bed {
     })
 }
 
-fn connect(bed: &Bed, port: u16, state: &str) -> longsplice_tests::Pair {
+fn connect(bed: &Bed, port: u16, state: &str) -> Pair {
     let front = (bed.net.forwarder_client_addr, port).into();
-    let mut pair = longsplice_tests::Pair::connect(&bed.net.client, front, &bed.listener);
+    let mut pair = Pair::connect(&bed.net.client, front, &bed.listener);
     bed.daemon.wait_state(pair.client_port(), &[state]);
     pair.exchange(BYTES);
     pair
@@ -138,7 +138,7 @@ fn a_flag_goes_over_the_file() {
         .unwrap();
     daemon.start(&net.forwarder);
     let front = (net.forwarder_client_addr, 8080).into();
-    let mut pair = longsplice_tests::Pair::connect(&net.client, front, &listener);
+    let mut pair = Pair::connect(&net.client, front, &listener);
     // `detach` is one second by default.
     daemon.wait_state(pair.client_port(), &["detached"]);
     pair.exchange(BYTES);
@@ -233,4 +233,58 @@ fn what_a_socket_still_delivers_at_the_end_of_the_daemon_arrives() {
     assert!(arrived < BYTES + TAIL, "a tail is left");
     pair.client.receive(TAIL);
     pair.client.expect_end();
+}
+
+/// Starts a connection that its handler leaves with a trap at a shutdown, and one that keeps the daemon from its end.
+fn with_a_trap(name: &str, policy: Policy<'_>, state: &str) -> (Bed, Pair, Pair) {
+    let bed = Bed::with(name, Default::default(), policy, |c| {
+        let relaying = (family().unspecified(), 8082).into();
+        let target = (addr("198.18.2.1"), 7000).into();
+        c.with("unsplice = \"data=client\"")
+            .listener(relaying, target, "never", "never")
+    });
+    let pair = bed.connect_spliced(state);
+    let relayed = connect(&bed, 8082, "relay");
+    (bed, pair, relayed)
+}
+
+/// Waits until the handler of the first daemon has left a connection, and sends what meets its trap.
+fn meet_the_trap_once_it_is_left(bed: &Bed, pair: &mut Pair) {
+    let log = bed.daemon.dir().join("log-1");
+    let is_left = || {
+        let log = fs::read_to_string(&log).unwrap();
+        log.contains("detached: it runs on in the kernel")
+    };
+    soon("its handler to leave it", is_left);
+    pair.client.send(10);
+    pair.server.receive(10);
+}
+
+/// A trap is met while the daemon waits for other connections: the flow must not end with those.
+#[test]
+fn a_trap_that_is_met_in_a_shutdown_costs_no_spliced_flow() {
+    for (policy, state) in [(Policy::DETACHED, "detached"), (Policy::DORMANT, "dormant")] {
+        let (mut bed, mut pair, mut relayed) = with_a_trap("term-trap", policy, state);
+        bed.daemon.terminate();
+        meet_the_trap_once_it_is_left(&bed, &mut pair);
+        relayed.close();
+        assert_eq!(bed.daemon.join(), Some(0), "{}", bed.daemon.log());
+        bed.daemon.start(&bed.net.forwarder);
+        let status = bed.daemon.status();
+        assert_eq!(status.adopted_total, 1, "{state}: {status:?}");
+        pair.exchange(BYTES);
+        pair.close();
+    }
+}
+
+#[test]
+fn a_trap_that_is_met_in_a_daemon_that_is_replaced_costs_no_spliced_flow() {
+    let (mut bed, mut pair, mut relayed) = with_a_trap("repl-trap", Policy::DETACHED, "detached");
+    bed.daemon.replace(&bed.net.forwarder);
+    meet_the_trap_once_it_is_left(&bed, &mut pair);
+    relayed.close();
+    assert_eq!(bed.daemon.join_replaced(), [Some(0)]);
+    bed.daemon.wait_state(pair.client_port(), &["detached"]);
+    pair.exchange(BYTES);
+    pair.close();
 }

@@ -307,6 +307,59 @@ fn a_daemon_that_was_told_to_end_leaves_the_same_to_its_successor() {
     }
 }
 
+/// Tells the daemon to end in the middle of a reply, and waits until it has left the reply to its successor. Another client's
+/// request keeps it from its end; returns that client, and its server.
+fn stop_in_the_middle(scene: &Scene) -> (Client, TcpStream) {
+    let mut other = scene.switch.connect();
+    other.send(NEXT);
+    let (server, _) = scene.listener.accept().unwrap();
+    scene.switch.daemon.terminate();
+    scene
+        .switch
+        .daemon
+        .wait_status("the reply to be left", |s| s.stopping && s.listeners[0].open == 1);
+    (other, server)
+}
+
+fn let_it_end(scene: &mut Scene, (mut client, mut server): (Client, TcpStream)) {
+    let reply = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+    server.write_all(reply).unwrap();
+    assert_eq!(client.reply().text(), "ok");
+    assert_eq!(scene.switch.daemon.join(), Some(0));
+}
+
+#[test]
+fn a_request_that_meets_a_daemon_at_its_end_does_not_take_the_reply_there() {
+    for mode in SPLICED {
+        let mut scene = Scene::new("heirstop", mode, WITH_LENGTH);
+        let other = stop_in_the_middle(&scene);
+        scene.client.send(NEXT);
+        scene
+            .switch
+            .daemon
+            .wait_status("the request to meet its trap", |s| s.segments("queued") > 0);
+        let_it_end(&mut scene, other);
+        scene.start();
+        scene.send_rest();
+        scene.expect_rest();
+        scene.client.expect_end();
+        scene.expect_nothing_at_the_server();
+    }
+}
+
+#[test]
+fn the_last_segment_of_a_reply_need_not_wait_for_the_end_of_a_daemon() {
+    for mode in SPLICED {
+        let mut scene = Scene::new("heirlast", mode, WITH_LENGTH);
+        let other = stop_in_the_middle(&scene);
+        scene.send_rest();
+        scene.expect_rest();
+        scene.client.expect_end();
+        let_it_end(&mut scene, other);
+        scene.expect_nothing_at_the_server();
+    }
+}
+
 /// `longsplice unsplice ID` takes an adopted flow out of the kernel; this is no way around the routes, either.
 #[test]
 fn taken_back_by_command_it_ends_behind_the_reply_too() {

@@ -8,9 +8,9 @@ use longsplice_core::{
     patience::{GIVE_UP, Retry},
     policy::{DetachPolicy, SplicePolicy},
 };
-use longsplice_dataplane::{Event, Leg, PerSide};
+use longsplice_dataplane::{Event, Leg, PerSide, SuccessorAction, SuccessorPlan};
 
-use super::successor::Rest;
+use super::successor::{Rest, rejoin_policy};
 use crate::{
     api::{
         Before, FlowId, LegInfo, Outstanding, Pair, RequestError, Returned,
@@ -165,14 +165,30 @@ fn awake(
     Ok((returned, Rest::of(&states)))
 }
 
-/// Handles a packet that met a trap whose owner is gone with a predecessor. The pair comes back to a relay, and is
-/// spliced again when the advisor says so, or comes to the end that the predecessor has set. No byte is lost.
+/// Returns true if a packet that came in on this leg, and met a trap there, is left to the next process: its sender repeats it.
+/// That is so at the end of a shutdown, when sockets are reset; and before, if all that this process could do is to relay
+/// the rest of a reply that passes by itself.
+fn is_left(context: &Context, leg: Option<Leg>) -> bool {
+    if !context.closing.is_cancelled() {
+        return false;
+    }
+    let trap = || context.plane()?.direction(leg?)?.trap;
+    let is_next_request = |plan: SuccessorPlan| plan.action != SuccessorAction::Join && plan.is_data();
+    context.ended.is_cancelled() || trap().is_some_and(is_next_request)
+}
+
+/// Handles a packet that met a trap whose owner is gone with a predecessor, or has left the flow to a successor. The pair comes
+/// back to a relay, and is spliced again when the advisor says so, or comes to the end that its owner has set. No byte is
+/// lost.
 pub(crate) fn serve(context: &Arc<Context>, event: Event) {
     let id = FlowId(event.serial);
+    let leg = packet::leg(&event);
+    if is_left(context, leg) {
+        return tracing::debug!(flow = %id, "a trap was met, and is the next process's");
+    }
     // Hold its packets at once: the next one of this flow is kept, too, and must not start another task.
     let Some(kernel) = &context.kernel else { return };
     let hold = kernel.held.hold(event.serial);
-    let leg = packet::leg(&event);
     hold.queue.keep(event);
     let context = Arc::clone(context);
     tokio::spawn(async move {
@@ -187,7 +203,7 @@ pub(crate) fn serve(context: &Arc<Context>, event: Event) {
             Some((returned, None)) => returned,
         };
         tracing::info!(flow = %id, "a trap of a predecessor was met: relayed again");
-        let pair = Pair::from(returned).with_splice(SplicePolicy::Auto);
+        let pair = Pair::from(returned).with_splice(rejoin_policy(&context));
         if let Err(error) = session::run(&context, pair, Until::closed()).await {
             tracing::debug!(flow = %id, %error, "a connection was cut off");
         }
@@ -195,7 +211,7 @@ pub(crate) fn serve(context: &Arc<Context>, event: Event) {
 }
 
 /// Gives a flow its sockets back whose packets come in on a leg, and tries again for a while if it fails. `None`: it has
-/// ended, or is ended.
+/// ended, or is ended, or is left to the next process.
 async fn reclaim_patiently(
     context: &Arc<Context>,
     id: FlowId,
@@ -205,7 +221,7 @@ async fn reclaim_patiently(
     let mut retry = Retry::default();
     loop {
         let (a, b) = plane.both_directions(leg?).complete()?;
-        if a.serial != id.0 || a.slot.is_some() {
+        if a.serial != id.0 || a.slot.is_some() || is_left(context, leg) {
             return None;
         }
         let legs = PerSide::new(a.leg, b.leg);

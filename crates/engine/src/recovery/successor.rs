@@ -68,7 +68,7 @@ impl Rest {
         {
             let until = self.then(r.passed);
             let pair = Pair::from(r)
-                .with_splice(SplicePolicy::Auto)
+                .with_splice(rejoin_policy(&context))
                 .with_successor(self.action);
             returned = carry(&context, pair, until).await;
         }
@@ -76,6 +76,15 @@ impl Rest {
             Some(returned) => end_in_order(returned).await,
             None => tracing::debug!(flow = %id, "it ended before what a predecessor had left was done"),
         }
+    }
+}
+
+/// Returns the policy of a pair that goes on without the conditions of its predecessor. In a shutdown it is spliced at once:
+/// what is relayed at its end is reset.
+pub(super) fn rejoin_policy(context: &Context) -> SplicePolicy {
+    match context.closing.is_cancelled() {
+        true => SplicePolicy::Now,
+        false => SplicePolicy::Auto,
     }
 }
 
