@@ -7,7 +7,7 @@ use std::{
     path::PathBuf,
 };
 
-use longsplice_tests::{Bed, Pair, Policy, SOON, accept, eventually, soon, stop_listening};
+use longsplice_tests::{Bed, Pair, Policy, SOON, accept, connect_again, eventually, soon, stop_listening};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -92,6 +92,59 @@ fn what_a_spliced_connection_weighed_is_counted_in_the_kernel() {
         assert_eq!(line["end"], "complete", "{name}: {line}");
         assert!(line["duration_seconds"].as_f64().unwrap() > 0.0, "{name}: {line}");
     }
+}
+
+/// Lets a connection be idle for too long on a listener with these settings, beside one that is not: it ends, and its record
+/// says why.
+fn idle_for_too_long(name: &str, policy: Policy<'_>, more: &str) {
+    let bed = Bed::with(name, Default::default(), policy, |c| {
+        c.with(more)
+            .set("idle_timeout = \"4s\"\n[access_log]\npath = \"access.log\"")
+    });
+    let path = bed.daemon.dir().join("access.log");
+    let state = policy_state(policy);
+    let [mut idle, mut busy] = [(); 2].map(|()| {
+        let mut pair = bed.connect_spliced(state);
+        pair.server.send(BYTES);
+        pair.client.receive(BYTES);
+        pair
+    });
+    let line = eventually("its line", SOON, || {
+        busy.server.send(10);
+        busy.client.receive(10);
+        lines(&path).pop()
+    });
+    assert_eq!(line["client_port"], idle.client_port(), "{line}");
+    assert_eq!(
+        (&line["end"], &line["spliced"]),
+        (&"idle".into(), &true.into()),
+        "{name}: {line}"
+    );
+    assert!(line["bytes_to_client"].as_u64().unwrap() >= BYTES, "{line}");
+    // The ends hear of it with their next segment.
+    for end in [&mut idle.client, &mut idle.server] {
+        end.send(1);
+        end.expect_reset(SOON);
+    }
+    let status = bed.daemon.status();
+    assert_eq!(status.ended("idle"), 1, "{status:?}");
+    busy.exchange(BYTES);
+    assert_eq!(lines(&path).len(), 1);
+}
+
+#[test]
+fn a_detached_flow_that_is_idle_for_too_long_is_told_of_as_such() {
+    idle_for_too_long("log-idle", Policy::DETACHED, "");
+}
+
+#[test]
+fn so_is_one_whose_handler_waits_for_it() {
+    idle_for_too_long("log-idle-waits", Policy::DETACHED, "unsplice = \"data=client\"");
+}
+
+#[test]
+fn a_dormant_flow_that_is_idle_for_too_long_is_ended_and_told_of_as_such() {
+    idle_for_too_long("log-idle-dorm", Policy::DORMANT, "");
 }
 
 fn policy_state(policy: Policy<'_>) -> &'static str {
@@ -181,6 +234,32 @@ fn how_it_ended_is_told() {
         (&"unavailable".into(), &Value::Null),
         "{line}"
     );
+}
+
+/// A new connection takes the place of one that has ended before the daemon, which stood still, has seen how.
+#[test]
+fn an_end_that_went_unseen_is_told_of_as_unknown() {
+    let (bed, path) = bed("log-unseen", Policy::DETACHED, "unsplice = \"idle=1h\"");
+    let source = (bed.net.client_addr, 40_000).into();
+    let connect = || connect_again(&bed.net.client, source, bed.front());
+    let mut pair = Pair::accept(connect(), &bed.listener);
+    bed.daemon.wait_state(pair.client_port(), &["detached"]);
+    pair.exchange(BYTES);
+    bed.daemon.signal(Signal::STOP);
+    // The client's port is not in TIME-WAIT then.
+    pair.server.finish();
+    pair.client.expect_end();
+    pair.client.finish();
+    pair.server.expect_end();
+    drop(pair);
+    let client = connect();
+    bed.daemon.signal(Signal::CONT);
+    let line = only_line(&path);
+    assert_eq!(line["end"], "unknown", "{line}");
+    let mut next = Pair::accept(client, &bed.listener);
+    run(&mut next);
+    soon("a line", || lines(&path).len() == 2);
+    assert_eq!(lines(&path)[1]["end"], "complete");
 }
 
 /// A reply in control mode that a shutdown cuts off has its record, and its client is reset.

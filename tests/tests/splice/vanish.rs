@@ -1,11 +1,12 @@
 //! Relayed connections whose client vanishes, or falls silent, end after a while.
 
 use std::{
+    sync::atomic::{AtomicBool, Ordering},
     thread,
     time::{Duration, Instant},
 };
 
-use longsplice_tests::{Bed, Policy, ip};
+use longsplice_tests::{Bed, Pair, Policy, Raise, ip};
 
 /// Makes the client of a relayed connection vanish without a packet: its server is reset, and the flow is removed.
 fn vanish(name: &str, keys: &str) {
@@ -53,4 +54,34 @@ fn what_says_something_in_time_is_kept_and_what_does_not_is_ended() {
     pair.server.expect_reset(Duration::from_secs(30));
     pair.client.expect_reset(Duration::from_secs(30));
     assert!(last.elapsed() >= Duration::from_secs(2), "{:?}", last.elapsed());
+}
+
+/// A trap was met that a dead daemon had set: the next one relays the connection, and no listener's limits are known.
+#[test]
+fn what_the_next_daemon_relays_is_ended_when_nothing_passes() {
+    let mut bed = Bed::with("van-orphan", Default::default(), Policy::DETACHED, |c| {
+        c.with("unsplice = \"data=client\"").set("idle_timeout = \"5s\"")
+    });
+    let mut pair = bed.connect_spliced("detached");
+    let is_up = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let Pair { client, server } = &mut pair;
+        let is_up = &is_up;
+        // It must not be idle before.
+        scope.spawn(move || {
+            while !is_up.load(Ordering::Relaxed) {
+                server.send(10);
+                client.receive(10);
+                thread::sleep(Duration::from_millis(100));
+            }
+        });
+        let _end = Raise(is_up);
+        bed.daemon.kill();
+        bed.daemon.start(&bed.net.forwarder);
+    });
+    pair.client.send(10);
+    pair.server.receive(10);
+    bed.daemon.wait_state(pair.client_port(), &["relay"]);
+    pair.server.expect_reset(Duration::from_secs(30));
+    pair.client.expect_reset(Duration::from_secs(30));
 }

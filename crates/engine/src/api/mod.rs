@@ -410,9 +410,14 @@ pub struct Summary {
     pub relay_reason: Option<RelayReason>,
     /// True if either end was reset.
     pub reset: bool,
-    /// True if both ends were reset because nothing had passed for too long in the relay ([`IdlePolicy`]).
+    /// True if it was ended because nothing had passed for too long: in the relay ([`IdlePolicy`]), or spliced
+    /// ([`SplicerConfig::idle_timeout`]); then each end is reset by its next segment.
     #[serde(default)]
     pub idle: bool,
+    /// True if its records were removed before they were looked at, as a new connection took their place after its end: how it
+    /// ended is not known.
+    #[serde(default)]
+    pub replaced: bool,
 }
 
 /// Says what happens to spliced flows when the splicer shuts down.

@@ -10,7 +10,10 @@ use std::{
     },
 };
 
-use longsplice_core::{reap::FlowEnd, seq::Seq};
+use longsplice_core::{
+    reap::{FlowEnd, Reaped},
+    seq::Seq,
+};
 use longsplice_dataplane::{Dataplane, Event, EventKind, PerSide, Side};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
@@ -115,7 +118,8 @@ struct State {
     copies: Kept,
     /// Number from which each side's stream belongs to the sockets, once they are awake; `None`: from anywhere on.
     awake: Option<PerSide<Option<Seq>>>,
-    over: bool,
+    /// End of the flow in the kernel half, once it is known.
+    over: Option<Reaped>,
 }
 
 impl FlowQueue {
@@ -133,8 +137,8 @@ impl FlowQueue {
         !self.state.lock().kept.packets.is_empty()
     }
 
-    /// Returns true if the flow has ended in the kernel half.
-    pub(crate) fn is_over(&self) -> bool {
+    /// Returns how the flow has ended in the kernel half; `None`: the reaper has seen no end of it.
+    pub(crate) fn over(&self) -> Option<Reaped> {
         self.state.lock().over
     }
 
@@ -187,8 +191,8 @@ impl FlowQueue {
         self.notify.notify_one();
     }
 
-    fn end(&self) {
-        self.state.lock().over = true;
+    fn end(&self, how: Reaped) {
+        self.state.lock().over = Some(how);
         self.notify.notify_one();
     }
 }
@@ -292,10 +296,19 @@ impl HeldPackets {
         }
     }
 
+    /// Tells the task that waits for a flow if it has ended, in order or by a reset.
+    pub(crate) fn look(&self, serial: u32, end: &FlowEnd) {
+        if end.is_closed() {
+            self.ended(serial, Reaped::Closed);
+        } else if end.is_reset() {
+            self.ended(serial, Reaped::Reset);
+        }
+    }
+
     /// Tells the task that waits for a flow that it has ended.
-    pub(crate) fn ended(&self, serial: u32, end: &FlowEnd) {
-        if let Some(holding) = self.0.lock().get(&serial).filter(|_| end.is_over()) {
-            holding.queue.end();
+    pub(crate) fn ended(&self, serial: u32, how: Reaped) {
+        if let Some(holding) = self.0.lock().get(&serial) {
+            holding.queue.end(how);
         }
     }
 }

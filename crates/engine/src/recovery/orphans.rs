@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use longsplice_core::{
-    idle::IdlePolicy,
+    idle::{IdlePolicy, Keepalive},
     limit::RateLimit,
     patience::{GIVE_UP, Retry},
     policy::{DetachPolicy, SplicePolicy},
@@ -203,7 +203,14 @@ pub(crate) fn serve(context: &Arc<Context>, event: Event) {
             Some((returned, None)) => returned,
         };
         tracing::info!(flow = %id, "a trap of a predecessor was met: relayed again");
-        let pair = Pair::from(returned).with_splice(rejoin_policy(&context));
+        // No listener has set limits for this relay.
+        let idle = IdlePolicy {
+            limit: Some(context.config.idle_timeout),
+            keepalive: Some(Keepalive::default()),
+        };
+        let pair = Pair::from(returned)
+            .with_splice(rejoin_policy(&context))
+            .with_idle(idle);
         if let Err(error) = session::run(&context, pair, Until::closed()).await {
             tracing::debug!(flow = %id, %error, "a connection was cut off");
         }

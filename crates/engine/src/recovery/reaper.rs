@@ -172,7 +172,7 @@ fn reap(context: &Context, kernel: &Kernel) -> io::Result<Duration> {
         let may_have_ended = |d: &Direction| d.fin || d.reset || d.idle >= limits.idle_timeout;
         if a.slot.is_none() && (may_have_ended(&a) || may_have_ended(&b)) {
             let end = flow_end(&a, &b);
-            kernel.held.ended(a.serial, &end);
+            kernel.held.look(a.serial, &end);
             walk.look(&end, PerSide::new(&a, &b));
             if let Verdict::Reap(_) = verdict(&end, &limits) {
                 due.push(a);
@@ -196,6 +196,8 @@ fn reap(context: &Context, kernel: &Kernel) -> io::Result<Duration> {
         if a.serial != flow.serial || a.slot.is_some() {
             continue;
         }
+        // The task that waits for the flow must know the reason when it finds the records gone.
+        kernel.held.ended(a.serial, how);
         plane.unregister(a.serial, PerSide::new(a.leg, b.leg));
         if how == Reaped::Idle {
             context.ends.ended(FlowEnd::Idle, PerSide::new(&a, &b));

@@ -4,6 +4,7 @@ use std::{io, time::Duration};
 
 use longsplice_core::{
     patience::{GIVE_UP, Retry},
+    reap::Reaped,
     seq::Seq,
 };
 use longsplice_dataplane::{Direction, Mode, PerSide, Side};
@@ -17,6 +18,7 @@ use crate::{
     api::{Ended, FlowState},
     flow::{Flow, rebuild::rebuild},
     kernel::socket::close_in_silence,
+    services::stats::End,
 };
 
 /// Interval between two looks at a spliced pair: its end and its idleness show in the records.
@@ -24,30 +26,16 @@ pub(super) const LOOK: Duration = Duration::from_millis(250);
 
 /// Closes the sockets in silence; the flow runs on in the records. `started`: the time at which the sockets left the
 /// path, if they were not parked.
-pub(super) fn leave<'a>(
-    mut session: Box<Session<'a>>,
+pub(super) fn leave(
+    session: Box<Session<'_>>,
     flow: Flow,
     started: Option<std::time::Instant>,
-) -> io::Result<State<'a>> {
-    let id = session.id();
-    let (serial, legs) = (flow.serial(), flow.legs());
-    let copied = PerSide::from_fn(|side| flow.copied(side, &session.pump));
-    let kernel = session
-        .context
-        .kernel
-        .as_ref()
-        .ok_or(io::ErrorKind::Unsupported)?;
-    let hold = kernel.held.hold(serial);
-    // A failed capture may have frozen it.
-    flow.slot().transition(Mode::Freeze, Mode::Final);
-    if let Err(flow) = flow.demote() {
-        session.note_awake(&flow);
-        let flow = *flow;
-        return Ok(State::resuming(session, flow));
+) -> io::Result<State<'_>> {
+    let mut detached = Detached::beside(session, &flow)?;
+    if let Some(flow) = detached.close(flow)? {
+        return Ok(State::resuming(detached.session, flow));
     }
-    for socket in session.pump.take_sockets() {
-        close_in_silence(socket)?;
-    }
+    let session = &mut detached.session;
     if let Some(started) = started {
         session.stats().to_detached.add(started.elapsed());
     }
@@ -59,21 +47,54 @@ pub(super) fn leave<'a>(
         let _ = session.summary(true, false);
         let relayed = Side::BOTH.map(|side| session.pump.bytes(side)).iter().sum();
         let before = session.base_bytes.unwrap_or_default();
-        session.context.ends.left(serial, before, relayed);
-        return Ok(State::over(Ended::Detached(id)));
+        session.context.ends.left(detached.serial, before, relayed);
+        return Ok(State::over(Ended::Detached(session.id())));
     }
-    Ok(State::Detached(Box::new(Detached {
-        session,
-        kernel,
-        hold,
-        serial,
-        legs,
-        copied,
-        past: PerSide::both(0),
-    })))
+    Ok(State::Detached(Box::new(detached)))
+}
+
+/// Ends a flow in which nothing has passed for too long, as the reaper ends one without sockets.
+pub(super) fn expire(session: Box<Session<'_>>, flow: Flow) -> io::Result<State<'_>> {
+    let mut detached = Detached::beside(session, &flow)?;
+    if let Some(flow) = detached.close(flow)? {
+        return Ok(State::resuming(detached.session, flow));
+    }
+    let directions = detached.directions();
+    detached.count_past(&directions);
+    detached.session.stats().ended(End::Idle);
+    Ok(State::over(detached.remove(Reaped::Idle)))
 }
 
 impl<'a> Detached<'a> {
+    /// Returns the state of a call whose sockets are about to be closed. Packets that meet a trap are held from now on.
+    fn beside(session: Box<Session<'a>>, flow: &Flow) -> io::Result<Detached<'a>> {
+        let context = session.context;
+        let kernel = context.kernel.as_ref().ok_or(io::ErrorKind::Unsupported)?;
+        Ok(Detached {
+            kernel,
+            hold: kernel.held.hold(flow.serial()),
+            serial: flow.serial(),
+            legs: flow.legs(),
+            copied: PerSide::from_fn(|side| flow.copied(side, &session.pump)),
+            past: PerSide::both(0),
+            session,
+        })
+    }
+
+    /// Closes the sockets in silence. Returns the flow if a packet has just woken them.
+    fn close(&mut self, flow: Flow) -> io::Result<Option<Flow>> {
+        // A failed capture may have frozen it.
+        flow.slot().transition(Mode::Freeze, Mode::Final);
+        if let Err(flow) = flow.demote() {
+            self.session.note_awake(&flow);
+            return Ok(Some(*flow));
+        }
+        for socket in self.session.pump.take_sockets() {
+            close_in_silence(socket)?;
+        }
+        Ok(None)
+    }
+
     /// Waits until the flow is wanted back, or is over.
     pub(super) async fn run(mut self) -> io::Result<State<'a>> {
         let mut retry = Retry::default();
@@ -84,14 +105,12 @@ impl<'a> Detached<'a> {
                 .traps
                 .next()
                 .map_or(now + LOOK, |at| at.min(now + LOOK));
-            let directions = self.legs.map(|leg| self.kernel.plane.direction(leg));
-            let its = |d: &Direction| d.serial == self.serial;
-            let ends = directions.map(|direction| direction.filter(its).map(|d| d.end));
-            self.count_past(ends);
+            let directions = self.directions();
+            self.count_past(&directions);
             let over = match directions.complete() {
-                Some((a, b)) if a.serial == self.serial => {
+                Some((a, b)) => {
                     let ended = self.session.look(&PerSide::new(a, b), now);
-                    ended || self.hold.queue.is_over()
+                    ended || self.hold.queue.over().is_some()
                 }
                 _ => {
                     tracing::debug!(flow = self.serial, ?directions, "its records are gone");
@@ -111,7 +130,7 @@ impl<'a> Detached<'a> {
                 };
                 if self.session.entry.is_to_end() && error.kind() != io::ErrorKind::NotFound {
                     tracing::debug!(flow = self.serial, %error, "it ends without a word to its ends");
-                    return Ok(State::over(self.cut_off()));
+                    return Ok(State::over(self.remove(Reaped::Reset)));
                 }
                 // Log one line for each flow that waits, however often it tries.
                 if retry.is_first() {
@@ -128,7 +147,7 @@ impl<'a> Detached<'a> {
                         %error,
                         "the flow could not come back for {GIVE_UP:?}: both ends are reset by their next segment"
                     );
-                    return Ok(State::over(self.cut_off()));
+                    return Ok(State::over(self.remove(Reaped::Reset)));
                 };
                 next = now + wait;
             }
@@ -145,30 +164,52 @@ impl<'a> Detached<'a> {
     }
 
     fn over(self, directions: &PerSide<Option<Direction>>) -> Ended {
-        // A reset after both ends have finished only answers a late duplicate.
-        let ended = directions.iter().flatten().filter(|d| d.fin).count() == 2;
-        let reset = !ended && directions.iter().flatten().any(|d| d.reset);
-        self.closed(reset)
+        let its = || directions.iter().flatten();
+        let how = match self.hold.queue.over() {
+            Some(Reaped::Idle) => Some(Reaped::Idle),
+            how if its().next().is_none() => how,
+            // A reset after both ends have finished only answers a late duplicate.
+            _ if its().any(|d| d.reset) && !its().all(|d| d.fin) => Some(Reaped::Reset),
+            _ => Some(Reaped::Closed),
+        };
+        self.closed(how)
     }
 
     /// Removes the records: the next segment of either end is answered by a reset.
-    fn cut_off(self) -> Ended {
+    fn remove(self, why: Reaped) -> Ended {
         self.kernel.plane.unregister(self.serial, self.legs);
-        self.closed(true)
+        self.closed(Some(why))
     }
 
-    fn closed(mut self, reset: bool) -> Ended {
+    /// Ends the call. `how`: the end of the flow; `None`: a new connection has taken its place.
+    fn closed(mut self, how: Option<Reaped>) -> Ended {
         self.note_past();
-        Ended::Closed(self.session.summary(true, reset))
+        let reset = matches!(how, Some(Reaped::Reset | Reaped::Idle));
+        let mut summary = self.session.summary(true, reset);
+        summary.idle = how == Some(Reaped::Idle);
+        summary.replaced = how.is_none();
+        Ended::Closed(summary)
     }
 
-    /// Counts the bytes up to these ends of the streams, each less than 2 GiB behind its end at the last call.
-    fn count_past(&mut self, ends: PerSide<Option<Seq>>) {
+    /// Returns the records of the flow, as far as they are there.
+    fn directions(&self) -> PerSide<Option<Direction>> {
+        let its = |d: &Direction| d.serial == self.serial;
+        let found = self.legs.map(|leg| self.kernel.plane.direction(leg));
+        found.map(|direction| direction.filter(its))
+    }
+
+    /// Counts the bytes up to the ends of the streams, each less than 2 GiB behind its end at the last call.
+    fn count_past(&mut self, directions: &PerSide<Option<Direction>>) {
         for side in Side::BOTH {
-            let counted = self.copied[side] + self.past[side] as u32;
-            let more = ends[side].map_or(0, |end| end.bytes_since(counted));
-            self.past[side] += u64::from(more);
+            if let Some(direction) = &directions[side] {
+                self.count_to(side, direction.end);
+            }
         }
+    }
+
+    fn count_to(&mut self, side: Side, end: Seq) {
+        let counted = self.copied[side] + self.past[side] as u32;
+        self.past[side] += u64::from(end.bytes_since(counted));
     }
 
     /// Adds the counted bytes to those that bypassed the sockets. Conditions of bytes are the programs' until then.
@@ -194,7 +235,9 @@ impl<'a> Detached<'a> {
                 return Err(error);
             }
         };
-        self.count_past(PerSide::from_fn(|side| Some(flow.leg(side).base)));
+        for side in Side::BOTH {
+            self.count_to(side, flow.leg(side).base);
+        }
         self.note_past();
         self.session.stats().rebuild.add(started.elapsed());
         Ok(flow)

@@ -3,7 +3,7 @@
 use std::{io, time::Duration};
 
 use longsplice_core::{patience::Retry, policy::DetachPolicy, seq::Seq};
-use longsplice_dataplane::{Mode, PerSide, Side};
+use longsplice_dataplane::{Direction, Mode, PerSide, Side};
 use longsplice_repair::options;
 use socket2::SockRef;
 use tokio::time::{Instant, sleep_until};
@@ -153,6 +153,10 @@ impl<'a> Dormant<'a> {
                     return detached::leave(session, flow, None);
                 }
             }
+            if !ended && mode == Mode::Final && is_idle(&directions, session.context.config.idle_timeout) {
+                tracing::debug!(flow = %session.id(), "nothing has passed for too long: both ends are reset by their next segment");
+                return detached::expire(session, flow);
+            }
             let due = far || until.is_some_and(|at| now >= at);
             if due || ended || mode != Mode::Final || session.context.under_pressure() {
                 return detached::leave(session, flow, None);
@@ -171,6 +175,11 @@ impl<'a> Dormant<'a> {
             }
         }
     }
+}
+
+/// Returns true if no segment has passed in either direction for this long.
+fn is_idle(directions: &PerSide<Direction>, limit: Duration) -> bool {
+    directions.iter().all(|d| d.idle >= limit)
 }
 
 /// Tells connection tracking of the return of sockets that were parked since then. It knows their numbers, unless its entry has

@@ -194,6 +194,7 @@ impl Session<'_> {
             bytes_to_client: passed.server,
             bytes_spliced: self.traps.past(),
             idle: false,
+            replaced: false,
             spliced,
             relay_reason: (!spliced).then_some(reason),
             reset,

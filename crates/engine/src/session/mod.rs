@@ -76,5 +76,6 @@ fn stillborn(context: &Context) -> Summary {
         relay_reason: Some(RelayReason::NotEstablished),
         reset: true,
         idle: false,
+        replaced: false,
     }
 }

@@ -178,7 +178,9 @@ impl Session<'_> {
     fn closed(&mut self, summary: &Summary, unseen: Option<u64>) -> End {
         self.note(|told| told.traffic.add(summary));
         match unseen {
+            _ if summary.idle => End::Idle,
             _ if summary.reset => End::Reset,
+            _ if summary.replaced => End::Unknown,
             Some(n) if summary.bytes_to_client < n => End::ServerClosed,
             Some(n) if summary.bytes_to_client > n => End::OutOfStep,
             _ => End::Complete,

@@ -235,6 +235,7 @@ impl Forwarding {
             (None, true) if stopped => End::Shutdown,
             (None, true) if summary.idle => End::Idle,
             (None, true) => End::Reset,
+            (_, false) if summary.replaced => End::Unknown,
             (_, false) => End::Complete,
         };
         self.finish(end);
