@@ -1,6 +1,9 @@
 //! Takes back flows that no task waits for: by command, or because a trap of a predecessor was met.
 
-use std::sync::Arc;
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
 use longsplice_core::{
     idle::{IdlePolicy, Keepalive},
@@ -40,6 +43,27 @@ pub(crate) async fn find(context: &Arc<Context>, id: FlowId) -> Result<PerSide<L
     }
 }
 
+/// Returns the legs of those of these flows that are detached, in one walk over all records.
+pub(crate) async fn find_all(context: &Arc<Context>, ids: HashSet<FlowId>) -> HashMap<FlowId, PerSide<Leg>> {
+    let found = context.run_blocking(move |_, kernel| {
+        let mut found = HashMap::new();
+        let scanned = kernel.plane.scan_flows(|directions| {
+            if let Some((a, b)) = directions.complete()
+                && a.slot.is_none()
+                && b.slot.is_none()
+                && ids.contains(&FlowId(a.serial))
+            {
+                found.insert(FlowId(a.serial), PerSide::new(a.leg, b.leg));
+            }
+        });
+        if let Err(error) = scanned {
+            tracing::warn!(%error, "cannot look for flows");
+        }
+        found
+    });
+    found.await.unwrap_or_default()
+}
+
 /// Gives a detached flow its sockets back.
 fn reclaim(
     context: &Arc<Context>,
@@ -72,7 +96,11 @@ pub(crate) async fn take_back(context: &Arc<Context>, id: FlowId) -> Result<Opti
 /// Ends a detached flow: its sockets come back, to reset both ends. If there is no room for sockets, removes its records,
 /// and the ends are reset by their next segment.
 pub(crate) async fn end(context: &Arc<Context>, id: FlowId) -> Result<(), RequestError> {
-    let legs = find(context, id).await?;
+    end_at(context, id, find(context, id).await?)
+}
+
+/// Ends a detached flow with these legs, as [`end`] does.
+pub(crate) fn end_at(context: &Arc<Context>, id: FlowId, legs: PerSide<Leg>) -> Result<(), RequestError> {
     let records = context.plane().map(|plane| plane.both_directions(legs.client));
     match awake(context, id, legs, Trap::Admin) {
         Ok(back) => drop(back),

@@ -125,6 +125,48 @@ impl Splicer {
         Ok(())
     }
 
+    /// Ends pairs and flows as [`Splicer::request_end`] does, with one walk over all records for all of them. Returns the
+    /// number of those that end; the others have ended by themselves.
+    ///
+    /// # Panics
+    /// Panics outside of a tokio runtime.
+    pub async fn request_ends(&self, ids: impl IntoIterator<Item = FlowId>) -> usize {
+        let mut left: HashSet<FlowId> = ids.into_iter().collect();
+        let mut ended = self.end_listed(&mut left);
+        if left.is_empty() {
+            return ended;
+        }
+        for (id, legs) in orphans::find_all(&self.context, left.clone()).await {
+            left.remove(&id);
+            match orphans::end_at(&self.context, id, legs) {
+                Ok(()) => ended += 1,
+                Err(error) => tracing::debug!(flow = %id, %error, "it ends by itself"),
+            }
+            // Each takes a dozen system calls, and there may be thousands.
+            tokio::task::yield_now().await;
+        }
+        // A pair that came back is listed once its handler passes it on.
+        let until = Instant::now() + BETWEEN_CALLS;
+        while !left.is_empty() && Instant::now() < until {
+            sleep(AGAIN).await;
+            ended += self.end_listed(&mut left);
+        }
+        ended
+    }
+
+    /// Ends those of these pairs that are listed, takes them out of the set, and returns their number.
+    fn end_listed(&self, ids: &mut HashSet<FlowId>) -> usize {
+        let before = ids.len();
+        ids.retain(|&id| match self.context.registry.get(id) {
+            Some(entry) => {
+                entry.end();
+                false
+            }
+            None => true,
+        });
+        before - ids.len()
+    }
+
     /// Returns the entry of a pair, or else what `detached` does with the flow of this number.
     ///
     /// # Errors

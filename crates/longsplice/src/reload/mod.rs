@@ -11,7 +11,6 @@ mod fixed;
 
 use std::{collections::HashMap, io, net::SocketAddr, sync::Arc, time::Duration};
 
-use longsplice_engine::Splicer;
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
@@ -319,20 +318,8 @@ impl InForce {
             .shared
             .tracker
             .end_where(End::Reload, |decided, facts| next.ends(decided, facts));
-        open + end_flows(&self.shared.splicer, left).await
+        open + self.shared.splicer.request_ends(left).await
     }
-}
-
-/// Ends flows that have no handler, and returns how many.
-async fn end_flows(splicer: &Splicer, flows: Vec<longsplice_engine::FlowId>) -> usize {
-    let mut ended = 0;
-    for id in flows {
-        match splicer.request_end(id).await {
-            Ok(()) => ended += 1,
-            Err(error) => tracing::debug!(flow = %id, %error, "it has ended by itself"),
-        }
-    }
-    ended
 }
 
 fn endpoint(address: SocketAddr, subject: &Arc<Subject>) -> Result<Endpoint, EndpointError> {

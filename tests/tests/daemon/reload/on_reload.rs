@@ -139,3 +139,25 @@ fn a_listener_that_is_gone_has_its_last_word() {
         }
     }
 }
+
+#[test]
+fn many_flows_without_a_handler_end_together() {
+    const FLOWS: usize = 200;
+    let (bed, first, more) = begin("change-many", "reset", STATES[2]);
+    let mut pairs = vec![first];
+    pairs.resize_with(FLOWS, || bed.connect());
+    soon("all to be detached", || {
+        let flows = bed.daemon.flows();
+        flows.len() == FLOWS && flows.iter().all(|flow| flow.state == "detached")
+    });
+    let (other, _listener) = elsewhere(&bed);
+    let said = bed
+        .daemon
+        .change(&config(&bed, Policy::DETACHED, other, &more))
+        .unwrap();
+    assert!(said.contains(&format!("{FLOWS} open connections end")), "{said}");
+    pairs.iter_mut().for_each(assert_reset);
+    bed.daemon.wait_reaped();
+    let status = bed.daemon.status();
+    assert_eq!(status.ended("admin"), FLOWS as u64, "{status:?}");
+}
