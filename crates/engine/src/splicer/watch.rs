@@ -1,14 +1,11 @@
 //! Follows the routes and interfaces of this host.
 
-use std::{
-    sync::{Arc, Weak},
-    time::Duration,
-};
+use std::{fmt::Display, sync::Arc, time::Duration};
 
 use futures_util::StreamExt;
 use rtnetlink::{Handle, MulticastGroup, new_multicast_connection};
 use tokio::{
-    sync::watch::channel,
+    sync::watch::{Receiver, channel},
     time::{sleep, timeout},
 };
 
@@ -35,24 +32,14 @@ pub(crate) async fn watch(context: &Arc<Context>) -> Result<(), Box<dyn std::err
     ];
     let (connection, handle, mut messages) = new_multicast_connection(&groups)?;
     tokio::spawn(connection);
-    let mut waits = follow(context, &handle).await?;
+    let waits = follow(context, &handle).await?;
     let weak = Arc::downgrade(context);
-    let (told, mut changes) = channel(());
+    let (told, changes) = channel(());
     let follower = weak.clone();
-    tokio::spawn(async move {
-        loop {
-            let patience = if waits { PATIENCE } else { Duration::MAX };
-            if matches!(timeout(patience, changes.changed()).await, Ok(Err(_))) {
-                return;
-            }
-            sleep(CALM).await;
-            changes.mark_unchanged();
-            match again(&follower, &handle).await {
-                Some(more) => waits = more,
-                None => return,
-            }
-        }
-    });
+    tokio::spawn(look_on(changes, waits, move || {
+        let (follower, handle) = (follower.clone(), handle.clone());
+        async move { Some(follow(&follower.upgrade()?, &handle).await) }
+    }));
     tokio::spawn(async move {
         while messages.next().await.is_some() {
             // Forget routes at once: the next connection goes by the new ones.
@@ -66,14 +53,29 @@ pub(crate) async fn watch(context: &Arc<Context>) -> Result<(), Box<dyn std::err
     Ok(())
 }
 
-/// Follows a change. Returns true if another look is due even without a change, and `None` if the splicer is gone.
-async fn again(weak: &Weak<Context>, handle: &Handle) -> Option<bool> {
-    let context = weak.upgrade()?;
-    let waits = follow(&context, handle).await;
-    Some(waits.unwrap_or_else(|error| {
-        tracing::warn!(%error, "cannot follow a change of interfaces");
-        false
-    }))
+/// Looks after each burst of changes, and some time after a look that failed or found that another one is due (`waits`: so
+/// did the last one). `look` returns `None` if the splicer is gone.
+async fn look_on<L: Future<Output = Option<Result<bool, E>>>, E: Display>(
+    mut changes: Receiver<()>,
+    mut waits: bool,
+    mut look: impl FnMut() -> L,
+) {
+    loop {
+        let patience = if waits { PATIENCE } else { Duration::MAX };
+        if matches!(timeout(patience, changes.changed()).await, Ok(Err(_))) {
+            return;
+        }
+        sleep(CALM).await;
+        changes.mark_unchanged();
+        waits = match look().await {
+            Some(Ok(more)) => more,
+            Some(Err(error)) => {
+                tracing::warn!(%error, "cannot follow a change of interfaces: the next look comes after {PATIENCE:?}");
+                true
+            }
+            None => return,
+        };
+    }
 }
 
 /// Attaches and detaches the programs, and tells the services that depend on interfaces. Returns true if some interfaces
@@ -96,4 +98,31 @@ async fn follow(context: &Arc<Context>, handle: &Handle) -> Result<bool, rtnetli
     };
     // Without an answer, the splicer has ended.
     Ok(context.run_blocking(put).await.unwrap_or(false))
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::mpsc::unbounded_channel;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_look_that_fails_is_repeated_without_a_change() {
+        let (told, changes) = channel(());
+        let (looked, mut looks) = unbounded_channel();
+        let mut outcomes = [Err("no answer"), Ok(true), Ok(false)].into_iter();
+        let watching = tokio::spawn(look_on(changes, false, move || {
+            looked.send(()).expect("the test lives");
+            std::future::ready(outcomes.next())
+        }));
+        told.send(()).expect("it is heard");
+        for look in 1..=3 {
+            let came = timeout(2 * PATIENCE, looks.recv()).await;
+            assert_eq!(came, Ok(Some(())), "look {look}");
+        }
+        let more = timeout(2 * PATIENCE, looks.recv()).await;
+        assert!(more.is_err(), "without a reason: {more:?}");
+        drop(told);
+        watching.await.expect("no panic");
+    }
 }
