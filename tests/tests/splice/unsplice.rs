@@ -269,7 +269,7 @@ fn exactly_so_many_bytes_pass_during_the_splice() {
 }
 
 /// Less than the least retransmission timeout (`TCP_RTO_MIN`, 200 ms).
-const LEAST_RTO: Duration = Duration::from_millis(150);
+pub(crate) const LEAST_RTO: Duration = Duration::from_millis(150);
 
 /// A request is trapped whole, and is readable at once: its sender's timers do not notice.
 #[test]
