@@ -97,7 +97,7 @@ fn the_processor_time_of_threads_counts() {
     let ns = namespace("lab-cpu");
     let busy = ns
         .command("timeout")
-        .args(["0.3", "sh", "-c", "while :; do :; done"])
+        .args(["1.5", "sh", "-c", "while :; do :; done"])
         .spawn()
         .unwrap();
     assert_eq!(busy.wait(Duration::from_millis(50)).unwrap(), None);

@@ -113,7 +113,7 @@ async fn a_server_that_says_nothing_is_down() {
 async fn failures_take_a_server_out_for_a_while() {
     let (a, gone) = (Backend::new().await, closed().await);
     let u = upstream(&format!(
-        "{}\noutlier_detection = {{ failures = 3, period = \"10s\", ejection_time = \"300ms\" }}",
+        "{}\noutlier_detection = {{ failures = 3, period = \"10s\", ejection_time = \"2s\" }}",
         list(&[a.address, gone])
     ));
     let guest = Guest::new().await;
