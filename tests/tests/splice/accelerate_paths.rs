@@ -9,7 +9,7 @@ use std::{
 };
 
 use longsplice_lab::{Emulated, Family, Namespace};
-use longsplice_tests::{Flow, Pair, SOON, Status, emulated, ip, nft, nodad, rng, soon};
+use longsplice_tests::{Flow, Pair, SOON, Status, emulated, eventually, ip, nft, nodad, rng, soon};
 
 use crate::accelerate::{Node, long_path, passed_through, router, totals};
 
@@ -23,24 +23,39 @@ fn round_trips(flow: &Flow) -> Option<(f64, f64)> {
 #[test]
 fn handshakes_measure_both_legs() {
     let node = Node::new(long_path("acc-measured"), &[]);
-    let pair = node.connect();
-    let flow = node.daemon.wait_flow("both round trips", |f| {
-        f.client.peer.port() == pair.client_port() && round_trips(f).is_some()
+    // A machine without a processor measures longer times: the next handshake is measured anew.
+    soon("two measured legs", || {
+        let before = totals(&node.daemon.status());
+        let mut pair = node.connect();
+        let flow = node.daemon.wait_flow("both round trips", |f| {
+            f.client.peer.port() == pair.client_port() && round_trips(f).is_some()
+        });
+        let (client, server) = round_trips(&flow).unwrap();
+        assert!(client >= 19.9 && server >= 19.9, "{client} ms and {server} ms");
+        let is_measured = client < 60.0 && server < 60.0;
+        if is_measured {
+            assert_eq!(totals(&node.daemon.status()), (before.0 + 1, before.1));
+        }
+        close(&node, &mut pair);
+        is_measured
     });
-    let (client, server) = round_trips(&flow).unwrap();
-    for time in [client, server] {
-        assert!((19.9..60.0).contains(&time), "{client} ms and {server} ms");
-    }
-    assert_eq!(totals(&node.daemon.status()), (1, 0));
 }
 
 /// The first connection tells that the path is short, and is released as soon as the client's acknowledgement has come. The
 /// next ones are not taken over at all.
 #[test]
 fn connections_over_a_short_path_pass_by() {
-    let node = Node::new(router("acc-near"), &[]);
-    let mut first = node.connect();
-    node.daemon.wait_state(first.client_port(), &["detached"]);
+    // A machine without a processor may measure a long path: another node measures it anew.
+    let is_late = |flow: &Flow| round_trips(flow).is_some_and(|(client, server)| client + server > 10.0);
+    let (node, mut first) = eventually("a release for the short path", SOON, || {
+        let node = Node::new(router("acc-near"), &[]);
+        let first = node.connect();
+        node.daemon.wait_flow("the release", |f| {
+            f.client.peer.port() == first.client_port() && (f.state == "detached" || is_late(f))
+        });
+        let released = node.daemon.status().accelerator.unwrap().released_by_reason;
+        (released["short_path"] == 1).then_some((node, first))
+    });
     assert_eq!(totals(&node.daemon.status()), (1, 1));
     let mut second = node.connect();
     let listed = (second.client_port(), "short_path".to_owned());
@@ -160,6 +175,33 @@ fn socket_values(net: &longsplice_lab::topology::Nodes, key: &str) -> Vec<f64> {
         .collect()
 }
 
+/// Connects until both sockets of the node know times that fit two links of 20 ms. A machine without a processor measures longer
+/// ones: the next handshake is timed anew.
+fn connect_timed(node: &Node<Emulated>) -> Pair {
+    let are = |key, range: Range<f64>| {
+        let values = socket_values(&node.net, key);
+        values.len() == 2 && values.iter().all(|ms| range.contains(ms))
+    };
+    eventually("two timed sockets", SOON, || {
+        let mut pair = node.connect();
+        let is_timed = (0..20).any(|_| {
+            thread::sleep(Duration::from_millis(5));
+            are("rtt:", 19.0..80.0) && are("rto:", 200.0..500.0)
+        });
+        if is_timed {
+            return Some(pair);
+        }
+        close(node, &mut pair);
+        None
+    })
+}
+
+/// Closes a connection, and waits until its sockets are gone.
+fn close(node: &Node<Emulated>, pair: &mut Pair) {
+    pair.close();
+    node.wait_status("its end", |s| s.accelerator.as_ref().unwrap().open == 0);
+}
+
 /// Both sockets of a taken-over connection know their round-trip time before any byte has passed, as sockets do that have
 /// made the handshake themselves: so they repeat a lost segment soon.
 #[test]
@@ -168,23 +210,9 @@ fn sockets_know_their_round_trip_time_from_the_handshake() {
         let link = || "rtt20".parse().unwrap();
         let net = Emulated::of(family, "acc-timed", link(), link()).unwrap();
         let node = Node::new(net, &[]);
-        let are = |key, range: Range<f64>| {
-            let values = socket_values(&node.net, key);
-            values.len() == 2 && values.iter().all(|ms| range.contains(ms))
-        };
-        // A machine without a processor measures longer times: the next handshake is timed anew.
-        soon("two timed sockets", || {
-            let mut pair = node.connect();
-            let timed = || are("rtt:", 19.0..80.0) && are("rto:", 200.0..500.0);
-            let is_timed = (0..20).any(|_| {
-                thread::sleep(Duration::from_millis(5));
-                timed()
-            });
-            pair.exchange(100_000);
-            pair.close();
-            node.wait_status("its end", |s| s.accelerator.as_ref().unwrap().open == 0);
-            is_timed
-        });
+        let mut pair = connect_timed(&node);
+        pair.exchange(100_000);
+        close(&node, &mut pair);
     }
 }
 
@@ -199,10 +227,7 @@ fn the_first_segment_that_is_lost_is_repeated_soon() {
         }
     }";
     nft(&node.net.server, drop_first);
-    let mut pair = node.connect();
-    soon("two timed sockets", || {
-        socket_values(&node.net, "rtt:").len() == 2
-    });
+    let mut pair = connect_timed(&node);
     let began = std::time::Instant::now();
     pair.exchange_unevenly(100, 0);
     let took = began.elapsed();
