@@ -69,6 +69,9 @@ fn a_real_parser_reads_them_and_they_count() {
     let bed = bed("metrics-count", Policy::DETACHED);
     let mut pair = bed.connect_spliced("detached");
     pair.exchange(100_000);
+    // Its handler goes a moment after its sockets.
+    bed.daemon
+        .wait_status("it to be left", |status| status.listeners[0].open == 0);
     let all = scrape(&bed);
     let web = [("listener", "web")];
     assert_eq!(value(&all, "longsplice_connections_accepted", &web), Some(1.0));

@@ -84,6 +84,7 @@ fn what_vanished_clients_owe_is_given_up_and_their_slots_are_free() {
     for (mut far, returned) in given_up {
         far.server.expect_reset(Duration::from_secs(5));
         for near in [returned.client, returned.server] {
+            library.run(near.readable()).unwrap();
             let gone = near.try_read(&mut [0]).unwrap_err();
             assert_eq!(gone.kind(), ErrorKind::ConnectionReset);
         }

@@ -13,7 +13,7 @@ use longsplice_repair::{
 };
 use socket2::{Domain, Socket, Type};
 
-use crate::common::{kernel_state, pair, pairs};
+use crate::common::{kernel_state, pair, pairs, settle};
 
 #[test]
 fn a_silent_close_is_not_noticed_by_the_peer() {
@@ -24,6 +24,7 @@ fn closed_in_silence((mut client, server): (TcpStream, TcpStream)) {
     let (c, s) = (client.local_addr().unwrap(), server.local_addr().unwrap());
     // Unread bytes would make an ordinary close reset the connection.
     client.write_all(b"never read").unwrap();
+    settle([&client, &server]);
     let before = tcp_info(&client).unwrap().segs_in();
     close_silently(OwnedFd::from(server)).unwrap();
     std::thread::sleep(Duration::from_millis(100));
