@@ -23,11 +23,11 @@ use tokio::{
 
 /// Number of flows; LONGSPLICE_RECORDS sets another number.
 const FLOWS: u32 = 25_000;
-/// Number of repetitions of each kind of work but the last.
+/// Number of repetitions of each kind of work; the last one, which takes seconds, is repeated only where it took too long.
 const REPEATS: usize = 3;
 /// Longest time that a worker may compute at a stretch: a walk over 25 000 records takes more than three times as long.
 const STRETCH: Duration = Duration::from_millis(5);
-/// Longest stretch while all of them are removed, which takes a third of a second and is done only once: time that the
+/// Longest stretch while all of them are removed, which takes a third of a second and is usually done only once: time that the
 /// host took, or an interrupt, counts as computed, too.
 const LONG_STRETCH: Duration = Duration::from_millis(120);
 
@@ -184,6 +184,18 @@ fn shut_down(worker: &Worker, splicer: Splicer, best: &mut Best) {
     best.note("shutdown", worker.measure(keep).1);
 }
 
+/// Waits until all flows of a predecessor are reaped, and returns the longest stretch meanwhile.
+fn reap(worker: &Worker, config: &SplicerConfig, best: &mut Best) -> Duration {
+    let splicer = open(worker, config, best);
+    worker.longest.send_replace(Duration::ZERO);
+    eventually("all to be reaped", Duration::from_secs(60), || {
+        (splicer.health().flows == 0).then_some(())
+    });
+    let longest = worker.longest_since();
+    shut_down(worker, splicer, best);
+    longest
+}
+
 #[test]
 fn workers_are_free_while_records_are_walked_over() {
     let flows = times("LONGSPLICE_RECORDS", FLOWS);
@@ -205,13 +217,15 @@ fn workers_are_free_while_records_are_walked_over() {
         shut_down(&worker, splicer, &mut best);
     }
     config.idle_timeout = Duration::from_secs(3);
-    let splicer = open(&worker, &config, &mut best);
-    worker.longest.send_replace(Duration::ZERO);
-    eventually("all to be reaped", Duration::from_secs(60), || {
-        (splicer.health().flows == 0).then_some(())
-    });
-    let reaped = worker.longest_since();
-    shut_down(&worker, splicer, &mut best);
+    let mut reaped = reap(&worker, &config, &mut best);
+    for _ in 1..REPEATS {
+        if reaped < LONG_STRETCH {
+            break;
+        }
+        eprintln!("the worker computed {reaped:?} at a stretch while all were reaped");
+        node.run(|| leave(&pins.0, flows)).unwrap();
+        reaped = reaped.min(reap(&worker, &config, &mut best));
+    }
     println!(
         "{flows} flows: the worker computed at most {best:?} at a stretch, {reaped:?} while they were reaped"
     );

@@ -106,15 +106,7 @@ impl Udp {
     /// has passed the client's link or been dropped there. Returns their numbers in the order of arrival, and the time
     /// between the first and the last arrival.
     pub(crate) fn send(&self, net: &Emulated, count: u32, len: usize) -> (Vec<u32>, Duration) {
-        let mut packet = vec![0; len];
-        let arrived = std::thread::scope(|scope| {
-            let receiver = scope.spawn(|| self.receive_all(net, count));
-            for number in 0..count {
-                packet[..4].copy_from_slice(&number.to_be_bytes());
-                self.client.send(&packet).unwrap();
-            }
-            receiver.join().unwrap()
-        });
+        let (arrived, _) = self.send_timed(net, count, len);
         let times = [arrived.first(), arrived.last()].map(|one| one.map(|(_, at)| *at));
         let [Some(first), Some(last)] = times else {
             return (Vec::new(), Duration::ZERO);
@@ -123,6 +115,40 @@ impl Udp {
             arrived.into_iter().map(|(number, _)| number).collect(),
             last - first,
         )
+    }
+
+    /// Sends as [`Udp::send`] does, at most `attempts` times, until a run counts whose sending took no longer than `within`: a
+    /// sender that was preempted is no burst. Returns the numbers of that run, in the order of arrival.
+    pub(crate) fn send_at_once(
+        &self,
+        net: &Emulated,
+        count: u32,
+        len: usize,
+        within: Duration,
+        attempts: usize,
+    ) -> Vec<u32> {
+        let run = || self.send_timed(net, count, len);
+        let mut runs = (0..attempts).filter_map(|_| net.emulator().counted(1, run).ok());
+        let (arrived, took) = runs
+            .find(|(_, took)| *took <= within)
+            .unwrap_or_else(|| panic!("{count} packets were never sent within {within:?}"));
+        println!("{count} packets were sent in {took:?}");
+        arrived.into_iter().map(|(number, _)| number).collect()
+    }
+
+    /// Sends as [`Udp::send`] does. Returns the numbers and times of arrival, and the time that sending took.
+    fn send_timed(&self, net: &Emulated, count: u32, len: usize) -> (Vec<(u32, Instant)>, Duration) {
+        let mut packet = vec![0; len];
+        std::thread::scope(|scope| {
+            let receiver = scope.spawn(|| self.receive_all(net, count));
+            let start = Instant::now();
+            for number in 0..count {
+                packet[..4].copy_from_slice(&number.to_be_bytes());
+                self.client.send(&packet).unwrap();
+            }
+            let took = start.elapsed();
+            (receiver.join().unwrap(), took)
+        })
     }
 
     /// Receives until all packets that the link delivered have arrived.
