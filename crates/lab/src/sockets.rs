@@ -26,7 +26,9 @@ fn has_listener(table: &str, port: u16) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::net::{TcpListener, TcpStream};
+    use std::net::{Shutdown, TcpListener, TcpStream};
+
+    use socket2::SockRef;
 
     use super::*;
 
@@ -38,6 +40,8 @@ mod tests {
         assert!(listens_at(addr.port()).unwrap());
         assert!(!listens_at(client.local_addr().unwrap().port()).unwrap());
         let _accepted = listener.accept().unwrap();
+        // End listening before the descriptor is closed: children of other tests have it, too, until they run their programs.
+        SockRef::from(&listener).shutdown(Shutdown::Both).unwrap();
         drop(listener);
         assert!(
             !listens_at(addr.port()).unwrap(),

@@ -1,6 +1,11 @@
 //! `longsplice doctor` on this machine, with everything that it tries.
 
-use std::{fs, os::unix::fs::DirBuilderExt, path::PathBuf, process::Command};
+use std::{
+    fs,
+    os::unix::fs::DirBuilderExt,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use longsplice_tests::binary;
 
@@ -35,21 +40,46 @@ fn segments_of_the_comparison_are_forwarded() {
     assert!(!text.contains("a test run failed"), "{text}");
 }
 
+/// Folder of pins, which is removed when this is dropped, however its test ends.
+struct Pins(PathBuf);
+
+impl Pins {
+    /// Makes a folder of this name.
+    fn new(name: &str) -> Pins {
+        let path = Path::new("/sys/fs/bpf").join(name);
+        // An earlier run with the number of this process may have been killed.
+        let _ = fs::remove_dir(&path);
+        fs::DirBuilder::new().mode(0o700).create(&path).unwrap();
+        Pins(path)
+    }
+
+    /// Gives it the name of a comparison by this process.
+    fn rename(&mut self, process: u32) {
+        let path = self.0.with_file_name(format!("longsplice-doctor:{process}"));
+        fs::rename(&self.0, &path).unwrap();
+        self.0 = path;
+    }
+}
+
+impl Drop for Pins {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
 /// A comparison that was interrupted leaves its pins to the next one. Those of a process that runs are its own.
 #[test]
 fn pins_of_an_interrupted_comparison_are_removed() {
-    let make = |name: &str| {
-        let path = PathBuf::from(format!("/sys/fs/bpf/longsplice-doctor:{name}"));
-        fs::DirBuilder::new().mode(0o700).create(&path).unwrap();
-        path
-    };
     // No process has numbers as high as these.
-    let (left, served) = (make("4194305"), make("4194306"));
-    let lock = fs::File::open(&served).unwrap();
+    let beyond = (1 << 22) + 2 * std::process::id();
+    let mut pins = ["left", "served"].map(|name| Pins::new(&format!("test-doctor-{beyond}-{name}")));
+    // Other tests examine this machine, too: the folder has its lock before they can take it for one that was left.
+    let lock = fs::File::open(&pins[1].0).unwrap();
     lock.try_lock().unwrap();
+    for (process, pins) in (beyond + 1..).zip(&mut pins) {
+        pins.rename(process);
+    }
     findings(&[]);
-    let are_there = (left.exists(), served.exists());
-    fs::remove_dir(&served).unwrap();
-    let _ = fs::remove_dir(&left);
-    assert_eq!(are_there, (false, true));
+    let are_there = pins.each_ref().map(|pins| pins.0.exists());
+    assert_eq!(are_there, [false, true]);
 }

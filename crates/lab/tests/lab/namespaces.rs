@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 use std::{fs, thread};
 
-use crate::common::namespace;
+use crate::common::{eventually, namespace};
 use longsplice_lab::cleanup;
 
 fn exists(name: &str) -> bool {
@@ -85,7 +85,8 @@ fn processes_inside_are_killed_with_the_namespace() {
     let child = ns.command("sleep").arg("1000").spawn().unwrap();
     let is_sleep =
         |pid| fs::read_to_string(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.starts_with("sleep"));
-    assert!(is_sleep(orphan));
+    // The shell may print its number before it has become `sleep`.
+    eventually("the orphan", || is_sleep(orphan));
     drop(ns);
     assert!(!is_sleep(orphan));
     let status = child.wait(Duration::ZERO).unwrap().expect("the child has ended");

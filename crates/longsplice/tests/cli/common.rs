@@ -2,10 +2,13 @@
 
 use std::{
     io::{BufRead, BufReader, ErrorKind, Read, Write},
-    net::{SocketAddr, TcpListener, TcpStream},
+    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
     path::PathBuf,
     process::{Child, ChildStderr, Command, ExitStatus, Output, Stdio},
-    sync::mpsc,
+    sync::{
+        atomic::{AtomicU16, Ordering},
+        mpsc,
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -14,6 +17,7 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::{Pid, geteuid},
 };
+use socket2::{Domain, Socket, Type};
 
 /// Limit that is longer than any step that does not hang.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
@@ -222,9 +226,41 @@ fn echo(mut stream: TcpStream) {
     }
 }
 
-/// Returns an address without a listener.
-pub(crate) fn closed_port() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+/// Returns an address at which a daemon may listen: it belongs to this process alone, and its port is none that the kernel
+/// chooses by itself.
+pub(crate) fn own_address() -> SocketAddr {
+    static NEXT: AtomicU16 = AtomicU16::new(20_000);
+    // Process ids end at 2^22.
+    let [_, high, middle, low] = std::process::id().to_be_bytes();
+    let ip = Ipv4Addr::new(127, 64 + high, middle, low);
+    loop {
+        let address = SocketAddr::from((ip, NEXT.fetch_add(1, Ordering::Relaxed)));
+        let probe = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        probe.set_reuse_address(true).unwrap();
+        // A program may listen there at all addresses.
+        if probe.bind(&address.into()).is_ok() {
+            return address;
+        }
+    }
+}
+
+/// Address that refuses connections: its socket is bound, so that it stays unused by others, and does not listen.
+pub(crate) struct Refusing {
+    _socket: Socket,
+    /// Address.
+    pub(crate) address: SocketAddr,
+}
+
+impl Refusing {
+    pub(crate) fn new() -> Refusing {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        socket.bind(&any.into()).unwrap();
+        Refusing {
+            address: socket.local_addr().unwrap().as_socket().unwrap(),
+            _socket: socket,
+        }
+    }
 }
 
 /// Returns the examples of the repository.

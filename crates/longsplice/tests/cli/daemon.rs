@@ -7,7 +7,7 @@ use std::{
     thread,
 };
 
-use crate::common::{Daemon, PATIENCE, ask, closed_port, echo_server, instance, longsplice};
+use crate::common::{Daemon, PATIENCE, Refusing, ask, echo_server, instance, longsplice};
 use nix::sys::signal::Signal;
 
 fn status(daemon: &Daemon) -> serde_json::Value {
@@ -88,7 +88,8 @@ fn status_bears_the_counters_at_the_top() {
 
 #[test]
 fn a_client_sees_that_every_target_refused() {
-    let target = closed_port().to_string();
+    let refusing = Refusing::new();
+    let target = refusing.address.to_string();
     let mut daemon = Daemon::forward(&instance("refused"), &target, &[]);
     assert_eq!(daemon.outcome(), Err(ErrorKind::ConnectionReset));
     let line = daemon.wait_for_line("connection refused");
@@ -101,8 +102,8 @@ fn a_client_sees_that_every_target_refused() {
 
 #[test]
 fn the_next_target_is_tried() {
-    let more = ["--to", &echo_server().to_string()];
-    let daemon = Daemon::forward(&instance("next"), &closed_port().to_string(), &more);
+    let (refusing, more) = (Refusing::new(), ["--to", &echo_server().to_string()]);
+    let daemon = Daemon::forward(&instance("next"), &refusing.address.to_string(), &more);
     let mut stream = daemon.connect();
     stream.write_all(b"x").unwrap();
     stream.read_exact(&mut [0]).unwrap();
@@ -127,8 +128,8 @@ fn a_second_daemon_of_the_instance_is_refused() {
 
 #[test]
 fn a_port_in_use_is_named_with_who_to_ask() {
-    let taken = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let _taken = TcpListener::bind(taken).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = listener.local_addr().unwrap();
     let (code, _, err) = ask(&[
         "forward",
         "--listen",

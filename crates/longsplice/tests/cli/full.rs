@@ -8,14 +8,14 @@ use std::{
     time::Duration,
 };
 
-use crate::common::{Daemon, closed_port, echo_server, instance, longsplice_with};
+use crate::common::{Daemon, echo_server, instance, longsplice_with, own_address};
 
 /// Writes a file with one listener of at most one connection.
 fn file_with_limit(dir: &Path, name: &str, on_full: &str) -> PathBuf {
-    let (file, port, to) = (dir.join("x.toml"), closed_port().port(), echo_server());
+    let (file, listen, to) = (dir.join("x.toml"), own_address(), echo_server());
     let admin = dir.join("a.sock");
     let text = format!(
-        "instance = \"{name}\"\nadmin = \"{}\"\n[[listener]]\nname = \"few\"\nlisten = \"127.0.0.1:{port}\"\n\
+        "instance = \"{name}\"\nadmin = \"{}\"\n[[listener]]\nname = \"few\"\nlisten = \"{listen}\"\n\
          to = \"{to}\"\nsplice = \"never\"\nmax_connections = 1\non_full = \"{on_full}\"\n",
         admin.display(),
     );
@@ -89,13 +89,9 @@ const SERVERS: usize = 8;
 /// Checks that idle connections to servers count among the descriptors, and give way to clients.
 #[test]
 fn idle_connections_do_not_use_up_the_descriptors() {
-    let (dir, name, port) = (
-        tempfile::tempdir().unwrap(),
-        instance("idle-fds"),
-        closed_port().port(),
-    );
+    let (dir, name, listen) = (tempfile::tempdir().unwrap(), instance("idle-fds"), own_address());
     let mut text = format!(
-        "instance = \"{name}\"\nadmin = \"{}\"\n[[listener]]\nname = \"web\"\nlisten = \"127.0.0.1:{port}\"\n\
+        "instance = \"{name}\"\nadmin = \"{}\"\n[[listener]]\nname = \"web\"\nlisten = \"{listen}\"\n\
          protocol = \"http\"\nsplice = \"never\"\nupstream = \"u0\"\n",
         dir.path().join("a.sock").display(),
     );

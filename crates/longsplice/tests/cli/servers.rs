@@ -2,7 +2,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 
-use crate::common::{Daemon, ask, closed_port, echo_server, instance};
+use crate::common::{Daemon, Refusing, ask, echo_server, instance};
 
 /// Returns whether a new connection reaches an echo server.
 fn is_served(daemon: &Daemon) -> bool {
@@ -55,7 +55,8 @@ fn a_server_is_drained_and_made_ready_by_command() {
 
 #[test]
 fn a_server_that_is_not_there_is_named() {
-    let daemon = Daemon::forward(&instance("drain-none"), &closed_port().to_string(), &[]);
+    let refusing = Refusing::new();
+    let daemon = Daemon::forward(&instance("drain-none"), &refusing.address.to_string(), &[]);
     let (code, _, err) = daemon.ask(&["servers", "drain", "web/one"]);
     assert_eq!(code, 1);
     assert!(

@@ -68,7 +68,7 @@ impl Made {
 
     /// Makes such images on an address of this host.
     pub(crate) fn at(ip: IpAddr, a: u32, b: u32, window: u32) -> Made {
-        let (first, second) = (free_port(ip), free_port(ip));
+        let [first, second] = free_ports(ip);
         let image = |local, peer, send_next, receive_next| Image {
             local,
             peer,
@@ -100,8 +100,11 @@ impl Made {
     }
 }
 
-fn free_port(ip: IpAddr) -> SocketAddr {
-    TcpListener::bind((ip, 0)).unwrap().local_addr().unwrap()
+/// Returns two addresses with different ports that are free.
+fn free_ports(ip: IpAddr) -> [SocketAddr; 2] {
+    // Both are bound at the same time, or the second port could be the first one.
+    let both = [(); 2].map(|()| TcpListener::bind((ip, 0)).unwrap());
+    both.each_ref().map(|listener| listener.local_addr().unwrap())
 }
 
 /// Builds the socket of an image and makes it blocking.
