@@ -64,8 +64,8 @@ pub struct Candidate {
     pub full: bool,
 }
 
-/// Eligibility of a server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Eligibility of a server, the best first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Eligibility {
     /// The server is in order.
     Ready,

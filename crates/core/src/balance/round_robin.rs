@@ -4,7 +4,8 @@
 use super::Candidate;
 
 /// Credit of each server. At each choice every eligible server's credit grows by its weight, and the chosen one, which
-/// has the highest credit, loses the sum of these weights.
+/// has the highest credit, loses the sum of these weights. A server that is full, or less preferred by this client, keeps
+/// its credit: it takes part in other choices meanwhile.
 #[derive(Debug, Clone)]
 pub(super) struct RoundRobin {
     owed: Vec<i64>,
@@ -24,12 +25,8 @@ impl RoundRobin {
     ) -> Option<usize> {
         let mut total = 0;
         let mut most: Option<(usize, i64)> = None;
-        for (index, (candidate, owed)) in candidates.iter().zip(&mut self.owed).enumerate() {
-            if !eligible(candidate) {
-                // A server that comes back must not claim its old credit.
-                *owed = 0;
-                continue;
-            }
+        let all = candidates.iter().zip(&mut self.owed).enumerate();
+        for (index, (candidate, owed)) in all.filter(|(_, (candidate, _))| eligible(candidate)) {
             let weight = i64::from(candidate.weight);
             total += weight;
             *owed += weight;
@@ -38,6 +35,13 @@ impl RoundRobin {
             }
         }
         let (index, _) = most?;
+        let chosen = candidates.get(index)?.eligibility;
+        for (candidate, owed) in candidates.iter().zip(&mut self.owed) {
+            // A server that comes back must not claim its old credit.
+            if candidate.eligibility > chosen {
+                *owed = 0;
+            }
+        }
         if let Some(owed) = self.owed.get_mut(index) {
             *owed -= total;
         }

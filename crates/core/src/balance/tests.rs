@@ -78,6 +78,34 @@ fn turns_are_interleaved() {
 }
 
 #[test]
+fn turns_go_on_beside_choices_among_other_servers() {
+    let turns = |change: &dyn Fn(&mut Candidate, bool)| {
+        let listed = listed(&[1, 1, 1, 1]);
+        let mut candidates = ready(&listed);
+        let mut balancer = Balancer::new(Algorithm::RoundRobin, listed);
+        let mut counts = [0; 4];
+        for n in 0..400 {
+            for (i, candidate) in candidates.iter_mut().enumerate() {
+                change(candidate, (i < 2) == (n % 2 == 0));
+            }
+            match balancer.choose(&candidates, None, &mut || 0) {
+                Choice::Server(i) => counts[i] += 1,
+                other => panic!("{other:?}"),
+            }
+        }
+        counts
+    };
+    // Clients of either family prefer two of the servers.
+    assert_eq!(turns(&|c, preferred| c.tier = u32::from(!preferred)), [100; 4]);
+    let doubtful = |c: &mut Candidate, preferred: bool| {
+        c.eligibility = Eligibility::Doubtful;
+        c.tier = u32::from(!preferred);
+    };
+    assert_eq!(turns(&doubtful), [100; 4]);
+    assert_eq!(turns(&|c, has_room| c.full = !has_room), [100; 4]);
+}
+
+#[test]
 fn equally_loaded_servers_share() {
     let candidates = ready(&listed(&[1, 1, 1]));
     let mut random = numbers(3);
