@@ -101,6 +101,8 @@ pub(super) struct Stamp {
     inode: (u64, u64),
     size: u64,
     modified: (i64, i64),
+    /// Time of the last change of the content, the mode or the owner: no program can set it back.
+    changed: (i64, i64),
 }
 
 impl CertificateError {
@@ -231,6 +233,7 @@ impl Stamp {
             inode: (m.dev(), m.ino()),
             size: m.size(),
             modified: (m.mtime(), m.mtime_nsec()),
+            changed: (m.ctime(), m.ctime_nsec()),
         })
     }
 }

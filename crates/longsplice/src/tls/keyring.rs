@@ -6,6 +6,7 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
+use parking_lot::Mutex;
 use rustls::{
     SignatureScheme,
     crypto::CryptoProvider,
@@ -29,6 +30,8 @@ pub(super) struct Keyring {
     files: Vec<CertificateFiles>,
     provider: Arc<CryptoProvider>,
     current: ArcSwap<Choice>,
+    /// Error of the last attempt to read the files, in its words; the log tells each once.
+    last_error: Mutex<Option<String>>,
 }
 
 /// Stamps of all files.
@@ -46,6 +49,7 @@ impl Keyring {
             files: files.to_owned(),
             provider: Arc::clone(provider),
             current: ArcSwap::default(),
+            last_error: Mutex::default(),
         };
         // Take the stamps before reading: a file that is written in between is then seen at the first check.
         let stamps = keyring.stamps();
@@ -59,14 +63,13 @@ impl Keyring {
     fn load(&self) -> Result<(), CertificateError> {
         let mut all = Vec::with_capacity(self.files.len());
         for files in &self.files {
-            let loaded = certificate::load(files, &self.provider)?;
-            if loaded.exposed {
-                tracing::warn!(
-                    listener = self.listener, key = %files.key.display(),
-                    "everybody on this machine may read the private key: chmod o-r"
-                );
-            }
-            all.push(loaded);
+            all.push(certificate::load(files, &self.provider)?);
+        }
+        for (files, _) in self.files.iter().zip(&all).filter(|(_, loaded)| loaded.exposed) {
+            tracing::warn!(
+                listener = self.listener, key = %files.key.display(),
+                "everybody on this machine may read the private key: chmod o-r"
+            );
         }
         self.current.store(Arc::new(Choice::new(&all)));
         Ok(())
@@ -83,23 +86,36 @@ impl Keyring {
         self.files.iter().map(stamps).collect()
     }
 
-    /// Reads the files if they differ from `before`, and returns their stamps now.
+    /// Reads the files if they differ from `before`, the stamps of those in use, and returns the stamps of those in use
+    /// now. Files that cannot be used are read again at the next look: the fault may have been of the moment.
     pub(super) fn look(&self, before: Stamps) -> Stamps {
         let now = self.stamps();
-        if now != before {
-            let listener = &self.listener;
-            match self.load() {
-                Ok(()) => tracing::info!(
+        if now == before {
+            return before;
+        }
+        let listener = &self.listener;
+        let mut last_error = self.last_error.lock();
+        match self.load() {
+            Ok(()) => {
+                *last_error = None;
+                tracing::info!(
                     listener,
                     "certificates were read again, because their files changed"
-                ),
-                Err(error) => tracing::warn!(
-                    listener, %error,
-                    "files of certificates changed and cannot be used: those in use stay in use ({})", error.remedy()
-                ),
+                );
+                now
+            }
+            Err(error) => {
+                let text = Some(error.to_string());
+                if *last_error != text {
+                    *last_error = text;
+                    tracing::warn!(
+                        listener, %error,
+                        "files of certificates changed and cannot be used: those in use stay in use ({})", error.remedy()
+                    );
+                }
+                before
             }
         }
-        now
     }
 }
 

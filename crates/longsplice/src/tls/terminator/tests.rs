@@ -1,4 +1,8 @@
-use std::{fs, path::Path};
+use std::{
+    fs,
+    os::unix::fs::{MetadataExt, PermissionsExt},
+    path::Path,
+};
 
 use longsplice_engine::IdlePolicy;
 use rustls::pki_types::{CertificateDer, ServerName, pem::PemObject};
@@ -130,6 +134,12 @@ fn replace(with: &Path, file: &Path) {
     fs::rename(new, file).unwrap();
 }
 
+/// Returns the certificate that clients get.
+fn current(keyring: &Keyring) -> CertificateDer<'static> {
+    let schemes = [rustls::SignatureScheme::ECDSA_NISTP256_SHA256];
+    keyring.find(None, &schemes).unwrap().cert[0].clone()
+}
+
 #[tokio::test]
 async fn changed_files_are_taken_and_broken_ones_are_not() {
     let dir = tempfile::tempdir().unwrap();
@@ -137,10 +147,7 @@ async fn changed_files_are_taken_and_broken_ones_are_not() {
     let next = testing::write(dir.path(), "next", &["a.example"]);
     let [old, new] = [&files, &next].map(trusted);
     let keyring = Keyring::open("test", std::slice::from_ref(&files), &provider()).unwrap();
-    let current = || {
-        let schemes = [rustls::SignatureScheme::ECDSA_NISTP256_SHA256];
-        keyring.find(None, &schemes).unwrap().cert[0].clone()
-    };
+    let current = || current(&keyring);
     let mut stamps = keyring.stamps();
     assert_eq!(current(), old);
     // In the middle of a change, the key does not belong to the certificate yet.
@@ -159,6 +166,72 @@ async fn changed_files_are_taken_and_broken_ones_are_not() {
     replace(&next.certificate, &files.certificate);
     assert_ne!(keyring.look(stamps.clone()), stamps);
     assert_eq!(current(), new);
+}
+
+/// Runs this in a thread that may not read files of mode 0.
+fn without_rights<R: Send>(run: impl FnOnce() -> R + Send) -> R {
+    use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+    let unprivileged = move || {
+        let mut sets = capabilities(None).unwrap();
+        sets.effective -= CapabilitySet::DAC_OVERRIDE | CapabilitySet::DAC_READ_SEARCH;
+        set_capabilities(None, sets).unwrap();
+        run()
+    };
+    std::thread::scope(|threads| threads.spawn(unprivileged).join().unwrap())
+}
+
+#[tokio::test]
+async fn files_that_cannot_be_read_at_a_moment_are_read_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let files = testing::write(dir.path(), "a", &["a.example"]);
+    let next = testing::write(dir.path(), "next", &["a.example"]);
+    let new = trusted(&next);
+    let keyring = Keyring::open("test", std::slice::from_ref(&files), &provider()).unwrap();
+    let stamps = keyring.stamps();
+    replace(&next.certificate, &files.certificate);
+    replace(&next.key, &files.key);
+    fs::set_permissions(&files.key, fs::Permissions::from_mode(0o0)).unwrap();
+    let stamps = without_rights(|| keyring.look(stamps));
+    assert_ne!(current(&keyring), new);
+    if fs::File::open(&files.key).is_err() {
+        // This user needs the mode.
+        fs::set_permissions(&files.key, fs::Permissions::from_mode(0o600)).unwrap();
+    }
+    let stamps = keyring.look(stamps);
+    assert_eq!(current(&keyring), new);
+    assert_eq!(keyring.look(stamps.clone()), stamps);
+}
+
+#[tokio::test]
+async fn files_that_keep_their_time_and_size_are_seen_to_change() {
+    let dir = tempfile::tempdir().unwrap();
+    let files = testing::write(dir.path(), "a", &["a.example"]);
+    let next = testing::write(dir.path(), "next", &["a.example"]);
+    let time = fs::metadata(&files.key).unwrap().modified().unwrap();
+    // Write all in place, with one size and one time.
+    let overwrite = |with: &CertificateFiles| {
+        for (from, to) in [(&with.certificate, &files.certificate), (&with.key, &files.key)] {
+            let text = format!("{:2000}", fs::read_to_string(from).unwrap());
+            fs::write(to, text).unwrap();
+            fs::File::options()
+                .write(true)
+                .open(to)
+                .unwrap()
+                .set_modified(time)
+                .unwrap();
+        }
+    };
+    overwrite(&files.clone());
+    let keyring = Keyring::open("test", std::slice::from_ref(&files), &provider()).unwrap();
+    let stamps = keyring.stamps();
+    let new = trusted(&next);
+    // The clock of a file system has ticks: wait for the next one.
+    let now = |file: &Path| fs::metadata(file).map(|m| (m.ctime(), m.ctime_nsec())).unwrap();
+    let clock = dir.path().join("clock");
+    while fs::write(&clock, "").is_ok() && now(&clock) == now(&files.key) {}
+    overwrite(&next);
+    keyring.look(stamps);
+    assert_eq!(current(&keyring), new);
 }
 
 /// Returns a client whose TLS is terminated, and a server; a task relays between them.
