@@ -62,7 +62,8 @@ struct Health {
     /// reply.
     connects: Passive,
     replies: Passive,
-    /// Time when it last was added, came up or was undrained; `None` if it was there from the beginning.
+    /// Time when it last was added, came up, was undrained, or began a trial that it passed; `None` if it was there from
+    /// the beginning.
     back: Option<Duration>,
     slow_start: Duration,
     last_check: Option<(Duration, Result<(), String>)>,
@@ -239,7 +240,11 @@ impl Server {
 
     /// Records that it accepted a connection, or replied to a request.
     pub(super) fn succeeded(&self, in_what: Act, now: Duration) {
-        self.health.lock().passive(in_what).succeeded(now);
+        let mut health = self.health.lock();
+        let trial = health.passive(in_what).on_trial_since(now);
+        health.passive(in_what).succeeded(now);
+        // The slow start began with the trial, and goes on behind it.
+        health.back = health.back.max(trial);
     }
 
     /// Records a failure. Returns for how long the server is out, if that takes it out.

@@ -184,6 +184,32 @@ async fn what_this_host_lacks_is_no_fault_of_the_server() {
     }
 }
 
+#[tokio::test]
+async fn a_server_that_was_out_starts_slowly_beyond_its_first_success() {
+    let (a, gone) = (Backend::new().await, closed().await);
+    let u = upstream(&format!(
+        "{}\nslow_start = \"1h\"\noutlier_detection = {{ failures = 1, ejection_time = \"300ms\" }}",
+        list(&[a.address, gone])
+    ));
+    let guest = Guest::new().await;
+    for _ in 0..2 {
+        assert_eq!(u.lease_for(&guest).await.unwrap().address(), a.address);
+    }
+    assert_eq!(u.server(1).connect_failures_total, 1);
+    let back = Backend::at(gone).await;
+    until("it is on trial", || u.server(1).state == "up").await;
+    let share = u.server(1).share;
+    assert!(share < 0.2, "{share}");
+    // A share of a tenth is one lease of eleven.
+    let mut got = 0;
+    for _ in 0..44 {
+        got += usize::from(u.lease_for(&guest).await.unwrap().address() == back.address);
+    }
+    assert!((1..8).contains(&got), "{got} of 44");
+    let share = u.server(1).share;
+    assert!(share < 0.2, "{share}");
+}
+
 /// Checks that no client is refused while a server dies, is out, and comes back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_is_refused_while_a_server_dies_and_comes_back() {
