@@ -53,18 +53,20 @@ impl Session<'_> {
         let mut tried = Vec::new();
         loop {
             // Wait for the rate limit before the lease: no wait may come between the check of an idle connection and
+        // True once a server has closed without a reply.
+        let mut closed = false;
             // the request.
             if self.paced(Side::Client).await.is_err() {
                 self.cut_off(client, End::Reset);
                 return None;
             }
-            let lease = match self.lease(&client, &to, reuse, &tried).await {
+            let mut lease = match self.lease(&client, &to, reuse, &tried).await {
                 Ok(Ok(lease)) => lease,
                 Err(end) => {
                     self.cut_off(client, end);
                     return None;
                 }
-                Ok(Err(_)) if !tried.is_empty() => {
+                Ok(Err(_)) if closed => {
                     return self.answer(client, &request, &OwnAnswer::no_reply()).await;
                 }
                 Ok(Err(error)) => {
@@ -74,6 +76,7 @@ impl Session<'_> {
                         .await;
                 }
             };
+            tried = std::mem::take(&mut lease.tried);
             let mut at = AtServer::new(lease, request.body);
             if !self.tell_server(&at) {
                 self.cut_off(client, End::Reload);
@@ -97,7 +100,7 @@ impl Session<'_> {
                     );
                     at.tenure.failed(Failure::Closed);
                     tried.push(at.tenure.server().id());
-                    reuse = false;
+                    (closed, reuse) = (true, false);
                     continue;
                 }
                 Err(failed) => failed,
@@ -282,7 +285,7 @@ fn may_send_again(request: &Request, at: &AtServer) -> bool {
     request.is_idempotent && at.kept > 0 && at.wire.buffer.is_empty()
 }
 
-/// Returns whether another server is asked after `tried` servers that closed without a reply.
+/// Returns whether another server is asked behind this one, before which `tried` others were tried.
 fn may_ask_another(request: &Request, at: &AtServer, to: &Target, tried: usize) -> bool {
     let retries = match to {
         Target::Upstream { upstream, .. } => upstream.retries(),

@@ -26,6 +26,8 @@ pub struct Lease {
     pub reused: bool,
     /// Counts as one of its server's connections until it is dropped.
     pub tenure: Tenure,
+    /// Servers that were tried before, those of [`Ask::not`](super::Ask::not) first.
+    pub tried: Vec<ServerId>,
 }
 
 /// Permit for one connection to a server. When it is dropped, the next waiting client gets it.

@@ -46,12 +46,13 @@ pub struct Ask<'a> {
     pub sticky: Option<&'a str>,
     /// True if an idle connection may be reused.
     pub reuse: bool,
-    /// Servers to leave out: they were tried already.
+    /// Servers to leave out: they were tried already. Each has cost one of the retries.
     pub not: &'a [ServerId],
 }
 
 impl<'a> Ask<'a> {
-    /// Returns the request for a connection of which no request was read yet.
+    /// Returns the request for a connection whose bytes are passed on unread. It gets a new connection: one that was
+    /// idle belongs to HTTP, and has served other clients.
     pub fn of(client: &'a Client, source: SourceAddress) -> Ask<'a> {
         Ask {
             client: client.stream.socket().as_fd(),
@@ -61,7 +62,7 @@ impl<'a> Ask<'a> {
             source,
             key: None,
             sticky: None,
-            reuse: true,
+            reuse: false,
             not: &[],
         }
     }
@@ -99,7 +100,7 @@ impl<'a> Search<'a> {
 
     /// Tries servers until one takes the connection, as [`Upstream::lease`](super::Upstream::lease) says.
     pub(super) async fn run(mut self) -> Result<Lease, Unavailable> {
-        let mut retries = self.config.retries.unwrap_or(u32::MAX);
+        let retries = self.config.retries.unwrap_or(u32::MAX);
         loop {
             let permit = match self.permit().await {
                 Ok(permit) => permit,
@@ -109,14 +110,20 @@ impl<'a> Search<'a> {
             };
             let server = Arc::clone(permit.server());
             match self.connect(permit).await {
-                Ok(lease) => return Ok(lease),
+                Ok((stream, reused, tenure)) => {
+                    return Ok(Lease {
+                        stream,
+                        reused,
+                        tenure,
+                        tried: self.tried,
+                    });
+                }
                 Err(error) => self.attempts.push((server.described(), error)),
             }
             self.tried.push(server.id());
-            if retries == 0 {
+            if self.tried.len() > retries as usize {
                 break;
             }
-            retries -= 1;
         }
         Err(Unavailable::Refused(self.attempts))
     }
@@ -154,8 +161,8 @@ impl<'a> Search<'a> {
         Ok(Tenure::new(server, state))
     }
 
-    /// Takes an idle connection, or makes a new one.
-    async fn connect(&self, mut permit: Tenure) -> io::Result<Lease> {
+    /// Takes an idle connection, or makes a new one. Returns it, and whether it was idle.
+    async fn connect(&self, mut permit: Tenure) -> io::Result<(TcpStream, bool, Tenure)> {
         let (config, state, ask) = (self.config, self.state, self.ask);
         let server = Arc::clone(permit.server());
         // Bind the connection to its client: the header names that client.
@@ -169,11 +176,7 @@ impl<'a> Search<'a> {
                 permit.note_reused();
                 server.counts.requests.fetch_add(1, Ordering::Relaxed);
                 server.counts.reused.fetch_add(1, Ordering::Relaxed);
-                return Ok(Lease {
-                    stream,
-                    reused: true,
-                    tenure: permit,
-                });
+                return Ok((stream, true, permit));
             }
         }
         state.make_room(&server);
@@ -189,11 +192,7 @@ impl<'a> Search<'a> {
                 server.counts.requests.fetch_add(1, Ordering::Relaxed);
                 server.counts.connects.fetch_add(1, Ordering::Relaxed);
                 state.note_success(&server, Act::Connect);
-                Ok(Lease {
-                    stream,
-                    reused: false,
-                    tenure: permit,
-                })
+                Ok((stream, false, permit))
             }
             Err(error) => {
                 if is_of_the_server(&error) {
@@ -247,6 +246,7 @@ pub async fn lease_original(
         stream,
         reused: false,
         tenure: Tenure::outside(to),
+        tried: Vec::new(),
     })
 }
 

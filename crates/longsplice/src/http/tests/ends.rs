@@ -1,14 +1,14 @@
 //! Tests failures of servers and clients.
 
-use std::{sync::atomic::Ordering, time::Duration};
+use std::sync::atomic::Ordering;
 
 use longsplice_repair::options::set_reset_on_close;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    time::{sleep, timeout},
+    time::timeout,
 };
 
-use super::harness::{Client, PATIENCE, Server, Switch, ok};
+use super::harness::{Client, PATIENCE, Server, Switch, ok, until};
 use crate::access_log::End;
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
@@ -321,12 +321,7 @@ async fn a_connection_that_is_told_to_end_before_its_protocol_does_so_at_once() 
     let switch = Switch::with(server.address, "accept_proxy = \"127.0.0.0/8\"");
     let mut client = switch.client().await;
     let tracker = &switch.service.shared().tracker;
-    let accepted = async {
-        while tracker.count() == 0 {
-            sleep(Duration::from_millis(1)).await;
-        }
-    };
-    timeout(PATIENCE, accepted).await.unwrap();
+    until("it is accepted", || tracker.count() > 0).await;
     assert_eq!(tracker.end_newest(1, End::Memory), 1);
     assert_eq!(client.rest().await.0, "");
     let ended = |end: End| switch.service.counts().ended[end as usize].load(Ordering::Relaxed);

@@ -9,15 +9,15 @@ use tokio::{
     net::{TcpListener, TcpStream},
     sync::mpsc,
     task::JoinSet,
-    time::timeout,
+    time::{sleep, timeout},
 };
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::{
     access_log::AccessLog,
-    config,
+    config::{self, Config, ListenerConfig, Protocol},
     listener::{Bound, Service, Settings, Shared, Socket},
-    upstream::Upstreams,
+    upstream::{ServerStatus, Upstreams},
 };
 
 /// Limit that is longer than any step that does not hang.
@@ -26,7 +26,9 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 /// A running listener, whose upstream is one scripted server.
 pub(super) struct Switch {
     socket: Socket,
+    server: SocketAddr,
     pub(super) service: Arc<Service>,
+    shared: Arc<Shared>,
     /// Stops the tasks when it is dropped.
     pub(super) stop: DropGuard,
 }
@@ -39,14 +41,7 @@ impl Switch {
 
     /// Starts a listener with these keys, and the tables behind them.
     pub(super) fn with(server: SocketAddr, keys: &str) -> Switch {
-        let text = format!(
-            "[[upstream]]\nname = \"u\"\nservers = \"{server}\"\n[[listener]]\nname = \"l\"\nlisten = \"127.0.0.1:1\"\n\
-             protocol = \"http\"\nupstream = \"u\"\n{keys}\n"
-        );
-        let config = match config::parse(Path::new("t.toml"), &text) {
-            Ok(config) => config,
-            Err(wrong) => panic!("{wrong:?}"),
-        };
+        let config = parse(server, keys);
         let why = OpenError::Unsupported("a test".into());
         let splicer = Splicer::relay_only(SplicerConfig::default(), why);
         let stopping = CancellationToken::new();
@@ -58,16 +53,41 @@ impl Switch {
             terminator: None,
         };
         let shared = Shared::new(splicer, AccessLog::default(), stopping);
-        let service = Service::new(settings, shared);
-        let listening = Bound::bind("127.0.0.1:0".parse().unwrap(), false)
-            .unwrap()
-            .listen()
-            .unwrap();
+        let service = Service::new(settings, Arc::clone(&shared));
         Switch {
-            socket: Socket::serve(listening, Arc::clone(&service)),
+            socket: serve(&service),
+            server,
             service,
+            shared,
             stop,
         }
+    }
+
+    /// Changes the keys of the listener, as a reload does.
+    pub(super) fn reload(&self, keys: &str) {
+        let now = self.service.settings();
+        let settings = Settings {
+            generation: now.generation + 1,
+            listener: Arc::new(parse(self.server, keys).listeners[0].clone()),
+            upstreams: Arc::clone(&now.upstreams),
+            terminator: None,
+        };
+        let change = (Arc::clone(&self.service), Arc::new(settings));
+        self.shared.switch(vec![change]);
+    }
+
+    /// Starts a listener beside this one: it has the same upstreams, and reads no HTTP.
+    pub(super) fn beside(&self) -> Socket {
+        let now = self.service.settings();
+        let mut listener = ListenerConfig::clone(&now.listener);
+        listener.protocol = Protocol::Tcp;
+        let settings = Settings {
+            generation: now.generation,
+            listener: Arc::new(listener),
+            upstreams: Arc::clone(&now.upstreams),
+            terminator: None,
+        };
+        serve(&Service::new(settings, Arc::clone(&self.shared)))
     }
 
     /// Connects a client whose request is there before its connection is accepted (in a test with one thread).
@@ -80,18 +100,44 @@ impl Switch {
 
     /// Returns how many requests the server has failed.
     pub(super) fn failures(&self) -> u64 {
-        self.service.settings().upstreams.status()[0].servers[0].failures_total
+        self.status("u", 0).failures_total
+    }
+
+    /// Returns the status of the `nth` server of an upstream.
+    pub(super) fn status(&self, upstream: &str, nth: usize) -> ServerStatus {
+        let all = self.service.settings().upstreams.status();
+        all.iter().find(|u| u.name == upstream).unwrap().servers[nth].clone()
     }
 
     pub(super) async fn client(&self) -> Client {
-        Client(TcpStream::connect(self.socket.address()).await.unwrap())
+        Client::of(&self.socket).await
     }
+}
+
+/// Reads the configuration of a listener with these keys, and the tables behind them.
+fn parse(server: SocketAddr, keys: &str) -> Config {
+    let text = format!(
+        "[[upstream]]\nname = \"u\"\nservers = \"{server}\"\n[[listener]]\nname = \"l\"\nlisten = \"127.0.0.1:1\"\n\
+         protocol = \"http\"\nupstream = \"u\"\n{keys}\n"
+    );
+    config::parse(Path::new("t.toml"), &text).unwrap_or_else(|wrong| panic!("{wrong:?}"))
+}
+
+/// Starts to accept connections at a free port.
+fn serve(service: &Arc<Service>) -> Socket {
+    let bound = Bound::bind("127.0.0.1:0".parse().unwrap(), false).unwrap();
+    Socket::serve(bound.listen().unwrap(), Arc::clone(service))
 }
 
 /// A client that writes bytes and reads the reply.
 pub(super) struct Client(pub(super) TcpStream);
 
 impl Client {
+    /// Connects to a listener.
+    pub(super) async fn of(socket: &Socket) -> Client {
+        Client(TcpStream::connect(socket.address()).await.unwrap())
+    }
+
     pub(super) async fn send(&mut self, bytes: impl AsRef<[u8]>) {
         self.0.write_all(bytes.as_ref()).await.unwrap();
     }
@@ -155,6 +201,19 @@ impl Server {
     pub(super) fn another(&mut self) -> Option<Client> {
         self.connections.try_recv().ok().map(Client)
     }
+}
+
+/// Waits until a condition holds, by polling.
+pub(super) async fn until(what: &str, mut so: impl FnMut() -> bool) {
+    let waited = async {
+        while !so() {
+            sleep(Duration::from_millis(1)).await;
+        }
+    };
+    assert!(
+        timeout(PATIENCE, waited).await.is_ok(),
+        "{what}: it never came to that"
+    );
 }
 
 /// Returns a reply with this body.

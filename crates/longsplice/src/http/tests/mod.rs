@@ -5,3 +5,4 @@ mod ends;
 mod harness;
 mod heads;
 mod requests;
+mod servers;

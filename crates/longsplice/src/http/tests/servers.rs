@@ -1,0 +1,74 @@
+//! Tests which servers a request goes to, and what is held against them.
+
+use super::harness::{Client, Server, Switch, ok, until};
+
+const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+
+/// Returns the tables that route all requests to the upstream `v`, which has these keys.
+fn to_v(keys: &str) -> String {
+    format!("[[listener.route]]\npath_prefix = \"/\"\nupstream = \"v\"\n[[upstream]]\nname = \"v\"\n{keys}\n")
+}
+
+/// Returns an address without a listener.
+fn closed() -> std::net::SocketAddr {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap()
+}
+
+#[tokio::test]
+async fn a_client_whose_bytes_are_not_read_as_http_gets_a_new_connection() {
+    let mut server = Server::new().await;
+    let switch = Switch::new(server.address, "", "").await;
+    let beside = switch.beside();
+    let mut client = switch.client().await;
+    client.send(GET).await;
+    let mut at_server = server.next().await;
+    at_server.until("\r\n\r\n").await;
+    at_server.send(ok("one")).await;
+    client.until("one").await;
+    until("its connection is idle", || switch.status("u", 0).idle == 1).await;
+    let mut other = Client::of(&beside).await;
+    other.send("no HTTP").await;
+    server.next().await.until("no HTTP").await;
+    // The idle connection is still there for requests.
+    client.send(GET).await;
+    at_server.until("\r\n\r\n").await;
+    at_server.send(ok("two")).await;
+    client.until("two").await;
+}
+
+#[tokio::test]
+async fn all_failures_of_a_request_count_together_and_no_server_is_tried_twice() {
+    // The request finds one server that refuses and one that closes, in either order, before the third one.
+    for (refuses_first, retries) in [(false, 1), (true, 1), (false, 2), (true, 2)] {
+        let (mut closes, mut last, refuses) = (Server::new().await, Server::new().await, closed());
+        let (order, nth) = match refuses_first {
+            true => ([refuses, closes.address, last.address], 0),
+            false => ([closes.address, refuses, last.address], 1),
+        };
+        let list = order.map(|a| format!("\"{a}\"")).join(", ");
+        let keys = format!("servers = [{list}]\nbalance = \"first\"\nretries = {retries}");
+        let switch = Switch::new(closes.address, "", &to_v(&keys)).await;
+        let mut client = switch.client().await;
+        client.send(GET).await;
+        let mut at_server = closes.next().await;
+        at_server.until("\r\n\r\n").await;
+        drop(at_server);
+        let case = format!("refuses first: {refuses_first}, retries: {retries}");
+        match retries {
+            1 => {
+                let answer = client.until("\r\n\r\n").await;
+                assert!(answer.starts_with("HTTP/1.1 502 "), "{case}: {answer}");
+                assert!(last.another().is_none(), "{case}");
+            }
+            _ => {
+                let mut at_server = last.next().await;
+                at_server.until("\r\n\r\n").await;
+                at_server.send(ok("last")).await;
+                client.until("last").await;
+            }
+        }
+        assert_eq!(switch.status("v", nth).connect_failures_total, 1, "{case}");
+        assert_eq!(switch.status("v", 1 - nth).failures_total, 1, "{case}");
+    }
+}
