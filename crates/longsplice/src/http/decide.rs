@@ -197,6 +197,7 @@ impl Session<'_> {
                     .map(|n| length.saturating_add(n))
                     .filter(|n| *n <= buffered),
                 Body::Chunked | Body::UntilClose => None,
+            expects_continue: head.expects_continue(),
             },
             head: outgoing,
         }

@@ -25,6 +25,8 @@ use super::{
 };
 use crate::{access_log::End, upstream::Failure};
 
+/// Status of the interim reply that asks for a body (RFC 9110 section 15.2.1).
+const CONTINUE: u16 = 100;
 /// Limit of interim replies before a server's reply (RFC 9110 section 15.2).
 const MOST_INTERIM: u32 = 64;
 /// Limits the time until the reply, in multiples of `reply_timeout`: each interim reply restarts that timeout.
@@ -51,10 +53,10 @@ impl Session<'_> {
     ) -> Option<BufferedStream<LazyStream>> {
         let mut reuse = true;
         let mut tried = Vec::new();
-        loop {
-            // Wait for the rate limit before the lease: no wait may come between the check of an idle connection and
         // True once a server has closed without a reply.
         let mut closed = false;
+        loop {
+            // Wait for the rate limit before the lease: no wait may come between the check of an idle connection and
             // the request.
             if self.paced(Side::Client).await.is_err() {
                 self.cut_off(client, End::Reset);
@@ -77,7 +79,7 @@ impl Session<'_> {
                 }
             };
             tried = std::mem::take(&mut lease.tried);
-            let mut at = AtServer::new(lease, request.body);
+            let mut at = AtServer::new(lease, &request);
             if !self.tell_server(&at) {
                 self.cut_off(client, End::Reload);
                 return None;
@@ -139,6 +141,7 @@ impl Session<'_> {
                 }
                 Ok(Ok(Step::Read)) => {}
                 Ok(Ok(Step::Passed)) => {
+                    at.sent_at = Instant::now();
                     self.pace.charge(Side::Client, at.upload.passed() - before);
                     self.paced(Side::Client).await.map_err(|Late| Failed::SlowBody)?;
                     deadline = self.deadline(at);
@@ -164,7 +167,7 @@ impl Session<'_> {
                 self.pass_interim(client, request, at, &reply).await?;
                 scan = Scan::reply();
                 deadline = self.deadline(at);
-                if at.is_sent() {
+                if at.is_servers_turn() {
                     let since = *waiting_since.get_or_insert_with(Instant::now);
                     deadline = deadline.min(since + MOST_WAITS * self.settings.listener.http.reply_timeout);
                 }
@@ -192,6 +195,7 @@ impl Session<'_> {
         match self.deadline.within(limit, write).await {
             Ok(Ok(())) => {
                 at.upload.wrote_ready();
+                at.sent_at = Instant::now();
                 if !at.reused {
                     // Close with a FIN from here on: the framing of the request shows whether it is complete.
                     let _ = set_reset_on_close(&at.wire.stream, false);
@@ -233,6 +237,7 @@ impl Session<'_> {
             }
         }
         at.wire.buffer.consume(reply.length);
+        at.expects_continue &= reply.status != CONTINUE;
         Ok(())
     }
 
@@ -240,7 +245,7 @@ impl Session<'_> {
     fn deadline(&self, at: &AtServer) -> Instant {
         let http = &self.settings.listener.http;
         Instant::now()
-            + match at.is_sent() {
+            + match at.is_servers_turn() {
                 true => http.reply_timeout,
                 false => http.body_timeout,
             }
@@ -259,7 +264,7 @@ fn is_of_an_idle_connection(reply: &Reply, request: &Request, at: &AtServer) -> 
 
 /// Returns the failure of a request that neither the server's reply nor a piece of its body came for in time.
 fn late(at: &AtServer) -> Failed {
-    match at.is_sent() {
+    match at.is_servers_turn() {
         true => Failed::Server(Failure::Timeout, "it did not reply in time".to_owned()),
         false if at.upload.waits_for_recipient() => not_taken(),
         false => Failed::SlowBody,

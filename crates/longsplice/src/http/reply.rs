@@ -62,9 +62,6 @@ impl Session<'_> {
         let length = scanned.length();
         let bytes = at.wire.buffer.data().get(..length).unwrap_or_default();
         let head = ReplyHead::read(bytes, scanned, request.kind, &self.limits)?;
-        if !head.is_interim() {
-            at.tenure.answered(head.status(), at.sent_at.elapsed());
-        }
         let is_whole = at.upload.is_done();
         let goes_on = is_whole
             && request.persistence == Persistence::KeepAlive
@@ -127,7 +124,9 @@ impl Session<'_> {
         reply: Reply,
     ) -> Option<BufferedStream<LazyStream>> {
         self.note(|told| told.reply_began(reply.status));
+        let after = at.sent_at.elapsed();
         if reply.switches {
+            at.tenure.answered(reply.status, after);
             client.buffer.consume(at.kept);
             let head = reply.bytes(at.wire.buffer.data()).to_vec();
             Box::pin(self.tunnel(client, at, &head, reply.length)).await;
@@ -141,6 +140,8 @@ impl Session<'_> {
                 return Box::pin(self.failed(client, request, at, failed)).await;
             }
         };
+        // Count it as a reply only now: a server whose chunks are nonsense has failed.
+        at.tenure.answered(reply.status, after);
         // Drop the request: from here on, no other answer to it is possible.
         client.buffer.consume(std::mem::take(&mut at.kept));
         let is_long = !download.has_ended();

@@ -14,6 +14,8 @@ pub(super) struct Request {
     pub(super) persistence: Persistence,
     /// True if it may be sent a second time (RFC 9110 section 9.2.2).
     pub(super) is_idempotent: bool,
+    /// True if the client may wait for a 100 before it sends the body.
+    pub(super) expects_continue: bool,
     /// Length of the head in the client's buffer, in bytes.
     pub(super) length: usize,
     /// Length with the body, if the buffer holds all of it.

@@ -2,13 +2,16 @@
 
 use std::{pin::pin, sync::Arc, time::Duration};
 
-use longsplice_core::http::Body;
 use longsplice_engine::{Tie, policy::SplicePolicy};
 use longsplice_repair::{TcpInfo, set_receive_growth, tcp_info};
 use tokio::{net::TcpStream, time::Instant};
 
 use super::{
-    body::Passage, buffered_stream::BufferedStream, deadline::Late, lazy_stream::LazyStream, request::Target,
+    body::Passage,
+    buffered_stream::BufferedStream,
+    deadline::Late,
+    lazy_stream::LazyStream,
+    request::{Request, Target},
     session::Session,
 };
 use crate::{
@@ -33,27 +36,38 @@ pub(super) struct AtServer {
     pub(super) refuses: bool,
     /// Number of bytes at the front of the client's buffer that are the request, while it may be sent again.
     pub(super) kept: usize,
+    /// Time at which the last bytes of the request were written.
     pub(super) sent_at: Instant,
+    /// True until the server says 100, if the client may wait for that before it sends the body.
+    pub(super) expects_continue: bool,
 }
 
 impl AtServer {
-    pub(super) fn new(lease: Lease, body: Body) -> AtServer {
+    pub(super) fn new(lease: Lease, request: &Request) -> AtServer {
         AtServer {
             wire: BufferedStream::new(lease.stream, Vec::new()),
             tenure: lease.tenure,
             reused: lease.reused,
             tie: None,
             half_closed: false,
-            upload: Passage::new(body),
+            upload: Passage::new(request.body),
             refuses: false,
             kept: 0,
             sent_at: Instant::now(),
+            expects_continue: request.expects_continue,
         }
     }
 
     /// Returns whether no more of the request will be sent.
     pub(super) fn is_sent(&self) -> bool {
         self.upload.is_done() || self.refuses
+    }
+
+    /// Returns whether the next bytes have to come from the server: its reply, or the 100 without which the client sends
+    /// no body.
+    pub(super) fn is_servers_turn(&self) -> bool {
+        let waits = self.expects_continue && self.upload.passed() == 0 && !self.upload.waits_for_recipient();
+        self.is_sent() || waits
     }
 }
 

@@ -1,5 +1,9 @@
 //! Tests which servers a request goes to, and what is held against them.
 
+use std::time::{Duration, Instant};
+
+use tokio::time::sleep;
+
 use super::harness::{Client, Server, Switch, ok, until};
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
@@ -70,5 +74,84 @@ async fn all_failures_of_a_request_count_together_and_no_server_is_tried_twice()
         }
         assert_eq!(switch.status("v", nth).connect_failures_total, 1, "{case}");
         assert_eq!(switch.status("v", 1 - nth).failures_total, 1, "{case}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_whose_bodies_are_nonsense_goes_out() {
+    let mut server = Server::new().await;
+    let keys = format!(
+        "servers = \"{}\"\noutlier_detection = {{ failures = 2, period = \"1h\" }}",
+        server.address
+    );
+    let switch = Switch::new(server.address, "", &to_v(&keys)).await;
+    let mut client = switch.client().await;
+    for state in ["up", "out"] {
+        client.send(GET).await;
+        let mut at_server = server.next().await;
+        at_server.until("\r\n\r\n").await;
+        at_server
+            .send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n")
+            .await;
+        assert!(client.until("\r\n\r\n").await.starts_with("HTTP/1.1 502 "));
+        client.until("\n").await;
+        let status = switch.status("v", 0);
+        assert_eq!((status.state.as_str(), status.replies_total), (state, [0; 5]));
+    }
+}
+
+#[tokio::test]
+async fn the_time_of_a_reply_begins_when_its_request_has_ended() {
+    let mut server = Server::new().await;
+    let switch = Switch::new(server.address, "", "").await;
+    let mut client = switch.client().await;
+    client
+        .send("PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 8\r\n\r\nhalf")
+        .await;
+    let mut at_server = server.next().await;
+    at_server.until("half").await;
+    let pause = Instant::now();
+    sleep(Duration::from_secs(2)).await;
+    let pause = pause.elapsed();
+    client.send("half").await;
+    at_server.until("half").await;
+    at_server.send(ok("done")).await;
+    client.until("done").await;
+    let sum = switch.status("u", 0).reply_seconds_total;
+    assert!(
+        sum < pause.as_secs_f64(),
+        "{sum} s, of which the client paused {pause:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_server_that_never_says_continue_is_at_fault() {
+    let expects = "PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\nExpect: 100-continue\r\n\r\n";
+    let mut server = Server::new().await;
+    let switch = Switch::new(server.address, "reply_timeout = \"300ms\"", "").await;
+    let mut client = switch.client().await;
+    client.send(expects).await;
+    let mut at_server = server.next().await;
+    at_server.until("\r\n\r\n").await;
+    let (answer, _) = client.rest().await;
+    assert!(answer.starts_with("HTTP/1.1 504 "), "{answer}");
+    assert_eq!(switch.failures(), 1);
+    // Once the server has said it, or the body has begun, the client is waited for.
+    for said in [true, false] {
+        let switch = Switch::new(server.address, "body_timeout = \"300ms\"", "").await;
+        let mut client = switch.client().await;
+        client.send(expects).await;
+        let mut at_server = server.next().await;
+        at_server.until("\r\n\r\n").await;
+        if said {
+            at_server.send("HTTP/1.1 100 Continue\r\n\r\n").await;
+            client.until("100 Continue\r\n\r\n").await;
+        } else {
+            client.send("bo").await;
+            at_server.until("bo").await;
+        }
+        let (answer, _) = client.rest().await;
+        assert!(answer.starts_with("HTTP/1.1 408 "), "{said}: {answer}");
+        assert_eq!(switch.failures(), 0);
     }
 }
