@@ -4,7 +4,7 @@ use std::{borrow::Cow, io, pin::pin, sync::Arc};
 
 use longsplice_core::{
     http::{
-        Body, Found, Persistence, RequestHead, Scan, Scanned,
+        Body, Found, Limits, Persistence, RequestHead, Scan, Scanned,
         rewrite::{self, ToServer},
     },
     route::Facts,
@@ -44,6 +44,8 @@ pub(super) enum Unread {
     Ended(&'static str),
     /// The client sent an invalid head, and is told so.
     Refused(Refusal),
+    /// The connection was cancelled within the head.
+    Cancelled,
 }
 
 impl Session<'_> {
@@ -56,6 +58,9 @@ impl Session<'_> {
         let mut deadline = None;
         loop {
             if !client.buffer.is_empty() {
+                if !scan.has_begun() {
+                    self.limits = limits(self.service.settings().listener.http.max_head);
+                }
                 let found = scan.find(client.buffer.data(), &self.limits);
                 if scan.has_begun() {
                     self.began.get_or_insert_with(std::time::Instant::now);
@@ -81,6 +86,9 @@ impl Session<'_> {
                 Ok(Ok(0)) => return Err(Unread::Ended("it ended")),
                 Ok(Ok(_)) => {}
                 Ok(Err(_)) => return Err(Unread::Ended("it was reset")),
+                Err(Late) if scan.has_begun() && self.deadline.is_cancelled() => {
+                    return Err(Unread::Cancelled);
+                }
                 Err(Late) if scan.has_begun() => return Err(Unread::Refused(Refusal::slow_head())),
                 Err(Late) => return Err(Unread::Ended("it said nothing")),
             }
@@ -189,6 +197,7 @@ impl Session<'_> {
             body: head.body(),
             persistence: head.persistence(),
             is_idempotent: is_idempotent(head.method()),
+            expects_continue: head.expects_continue(),
             length,
             whole: match head.body() {
                 Body::None => Some(length),
@@ -197,10 +206,19 @@ impl Session<'_> {
                     .map(|n| length.saturating_add(n))
                     .filter(|n| *n <= buffered),
                 Body::Chunked | Body::UntilClose => None,
-            expects_continue: head.expects_continue(),
             },
             head: outgoing,
         }
+    }
+}
+
+/// Returns the limits of a head of at most so many bytes.
+fn limits(max_head: usize) -> Limits {
+    let default = Limits::default();
+    Limits {
+        head: max_head,
+        line: default.line.max(max_head / 2),
+        ..default
     }
 }
 

@@ -35,7 +35,7 @@ pub async fn serve(client: Client<LazyStream>, settings: &Arc<Settings>, open: O
         service: open.service(),
         open: &open,
         deadline: Deadline::new(&is_cancelled),
-        limits: limits(settings.listener.http.max_head),
+        limits: Limits::default(),
         pace: RateLimiter::new(settings.listener.rate_limit),
         peer: client.peer,
         local: client.local,
@@ -88,15 +88,6 @@ pub async fn serve(client: Client<LazyStream>, settings: &Arc<Settings>, open: O
     };
 }
 
-fn limits(max_head: usize) -> Limits {
-    let default = Limits::default();
-    Limits {
-        head: max_head,
-        line: default.line.max(max_head / 2),
-        ..default
-    }
-}
-
 impl Session<'_> {
     async fn serve_all(&mut self, mut client: BufferedStream<LazyStream>) {
         while let Some(next) = self.serve_one(client).await {
@@ -122,6 +113,11 @@ impl Session<'_> {
                 if self.deadline.is_cancelled() {
                     reset(client);
                 }
+                return None;
+            }
+            Err(Unread::Cancelled) => {
+                self.tell(None);
+                self.cut_off(client, End::Reset);
                 return None;
             }
             Err(Unread::Refused(refusal)) => {

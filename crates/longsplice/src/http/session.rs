@@ -29,6 +29,7 @@ pub(super) struct Session<'a> {
     pub(super) service: &'a Service,
     pub(super) open: &'a Open,
     pub(super) deadline: Deadline<'a>,
+    /// Limits of heads, by the settings that are in force when a head begins.
     pub(super) limits: Limits,
     /// Rate limit of the connection; it holds for all requests and servers together.
     pub(super) pace: RateLimiter,

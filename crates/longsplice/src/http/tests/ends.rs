@@ -328,3 +328,16 @@ async fn a_connection_that_is_told_to_end_before_its_protocol_does_so_at_once() 
     assert_eq!([End::Memory, End::BadRequest].map(ended), [1, 0]);
     assert_eq!(tracker.count(), 0);
 }
+
+#[tokio::test]
+async fn a_client_that_is_told_to_end_within_its_head_is_reset_and_not_called_slow() {
+    let (_server, switch, _client) = connected().await;
+    let tracker = &switch.service.shared().tracker;
+    until("the first one is accepted", || tracker.count() == 1).await;
+    let mut client = switch.eager_client("GET / HT");
+    until("it is accepted", || tracker.count() == 2).await;
+    assert_eq!(tracker.end_newest(1, End::Memory), 1);
+    assert_eq!(client.rest().await, (String::new(), false));
+    let ended = |end: End| switch.service.counts().ended[end as usize].load(Ordering::Relaxed);
+    assert_eq!([End::Memory, End::ClientTimeout].map(ended), [1, 0]);
+}

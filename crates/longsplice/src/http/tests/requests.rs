@@ -199,3 +199,20 @@ async fn requests_are_counted_by_their_status_though_nobody_reads_a_log() {
     let classes = routes[0].1.classes.each_ref().map(|n| n.load(Ordering::Relaxed));
     assert_eq!((routes[0].0.as_str(), classes), ("", [0, 0, 1, 0, 1, 0]));
 }
+
+#[tokio::test]
+async fn a_reload_limits_the_heads_of_open_connections_too() {
+    let mut server = Server::new().await;
+    let switch = Switch::new(server.address, "", "").await;
+    let mut client = switch.client().await;
+    let request = format!("GET / HTTP/1.1\r\nHost: a\r\nx: {}\r\n\r\n", "x".repeat(2000));
+    client.send(&request).await;
+    let mut at_server = server.next().await;
+    at_server.until("\r\n\r\n").await;
+    at_server.send(ok("one")).await;
+    client.until("one").await;
+    switch.reload("[listener.http]\nmax_head = \"1KiB\"");
+    client.send(&request).await;
+    let (answer, _) = client.rest().await;
+    assert!(answer.starts_with("HTTP/1.1 431 "), "{answer}");
+}
