@@ -173,6 +173,11 @@ impl Splicer {
     /// many bytes of payload.
     pub fn count_relayed(&self, reason: RelayReason, bytes: u64) {
         self.context.stats.relayed(reason);
+        self.count_relayed_bytes(bytes);
+    }
+
+    /// Counts bytes of payload that a handler has relayed by itself.
+    pub fn count_relayed_bytes(&self, bytes: u64) {
         self.context.stats.relay_bytes.add(bytes);
     }
 

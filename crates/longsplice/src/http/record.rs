@@ -7,7 +7,7 @@ use std::{
 };
 
 use longsplice_core::http::RequestHead;
-use longsplice_engine::FlowId;
+use longsplice_engine::{Returned, Summary, reason::RelayReason};
 
 use crate::{
     access_log::{AccessRecord, End, Request, Traffic, cut},
@@ -31,7 +31,9 @@ pub(super) struct Told {
     status: Option<u16>,
     first_byte: Option<Duration>,
     /// Payload of the request and its reply.
-    pub(super) traffic: Traffic,
+    traffic: Traffic,
+    /// Bytes of it that the session did not relay: answers of the proxy itself, and what the engine carried and counts.
+    apart: u64,
 }
 
 impl Told {
@@ -55,6 +57,7 @@ impl Told {
             status: None,
             first_byte: None,
             traffic: Traffic::default(),
+            apart: 0,
         }
     }
 
@@ -63,9 +66,10 @@ impl Told {
         self.began
     }
 
-    /// Notes the beginning of a server's reply.
-    pub(super) fn reply_began(&mut self, status: u16) {
+    /// Notes the beginning of a server's reply; `why_not` is known if no reply on this connection is spliced.
+    pub(super) fn reply_began(&mut self, status: u16, why_not: Option<RelayReason>) {
         self.status = Some(status);
+        self.traffic.relay_reason = why_not;
         self.first_byte = Some(self.began.elapsed());
     }
 
@@ -73,6 +77,7 @@ impl Told {
     pub(super) fn answered(&mut self, status: u16, bytes: usize) {
         self.status = Some(status);
         self.sent_client(bytes as u64);
+        self.apart += bytes as u64;
     }
 
     pub(super) fn sent_client(&mut self, bytes: u64) {
@@ -92,13 +97,27 @@ impl Told {
         self.server = Some(Arc::clone(server));
     }
 
-    /// Notes that the engine gave both connections back after `bytes` of the reply.
-    pub(super) fn passed(&mut self, flow: FlowId, spliced: bool, bytes: u64) {
-        self.traffic.flow = Some(flow);
-        if spliced {
+    /// Notes that the engine gave both connections back. The bytes that passed are noted with those of the reply.
+    pub(super) fn returned(&mut self, returned: &Returned) {
+        self.apart += returned.passed.server;
+        self.traffic.flow = Some(returned.id);
+        if returned.spliced {
             self.traffic.spliced = true;
-            self.traffic.bytes_spliced += bytes;
+            self.traffic.bytes_spliced += returned.bytes_spliced;
         }
+        self.traffic.relay_reason = returned.relay_reason.filter(|_| !self.traffic.spliced);
+    }
+
+    /// Notes that the engine closed both connections.
+    pub(super) fn closed(&mut self, summary: &Summary) {
+        self.apart += summary.bytes_to_client + summary.bytes_to_server;
+        self.traffic.add(summary);
+    }
+
+    /// Returns the number of bytes that the session has relayed.
+    pub(super) fn relayed(&self) -> u64 {
+        let all = self.traffic.bytes_to_client + self.traffic.bytes_to_server;
+        all.saturating_sub(self.apart)
     }
 
     fn route(&self) -> Option<&str> {

@@ -123,7 +123,8 @@ impl Session<'_> {
         mut at: AtServer,
         reply: Reply,
     ) -> Option<BufferedStream<LazyStream>> {
-        self.note(|told| told.reply_began(reply.status));
+        let why_not = self.why_never(&client);
+        self.note(|told| told.reply_began(reply.status, why_not));
         let after = at.sent_at.elapsed();
         if reply.switches {
             at.tenure.answered(reply.status, after);

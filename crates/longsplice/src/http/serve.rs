@@ -11,6 +11,7 @@ use std::{
 };
 
 use longsplice_core::http::Limits;
+use longsplice_engine::reason::RelayReason;
 
 use super::{
     buffered_stream::BufferedStream,
@@ -45,6 +46,7 @@ pub async fn serve(client: Client<LazyStream>, settings: &Arc<Settings>, open: O
         requests: 0,
         began: None,
         told: None,
+        had_server: false,
         tunnel: None,
     };
     let wire = BufferedStream::new(client.stream, client.early);
@@ -65,9 +67,15 @@ pub async fn serve(client: Client<LazyStream>, settings: &Arc<Settings>, open: O
         .await;
     }
     let (tunnel, told) = (session.tunnel.take(), session.told.take());
+    let splicer = session.service.splicer();
     let (Some(tunnel), Some(told)) = (tunnel, told) else {
+        if session.https && session.had_server {
+            splicer.count_relayed(RelayReason::Tls, 0);
+        }
         return;
     };
+    // A tunnel counts its own bytes, and the connection.
+    splicer.count_relayed_bytes(told.relayed());
     let (record, began) = told.into_parts();
     let (unsplice, idle) = (session.settings.listener.unsplice, session.settings.listener.idle);
     let carried = |open, tenure| Forwarding {

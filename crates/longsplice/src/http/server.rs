@@ -2,7 +2,7 @@
 
 use std::{pin::pin, sync::Arc, time::Duration};
 
-use longsplice_engine::{Tie, policy::SplicePolicy};
+use longsplice_engine::{Tie, policy::SplicePolicy, reason::RelayReason};
 use longsplice_repair::{TcpInfo, set_receive_growth, tcp_info};
 use tokio::{net::TcpStream, time::Instant};
 
@@ -153,12 +153,22 @@ impl Session<'_> {
 
     /// Returns whether replies to this client may be spliced.
     pub(super) fn may_splice(&self, client: &BufferedStream<LazyStream>) -> bool {
-        client.stream.is_plain() && self.settings.listener.splice != SplicePolicy::Never
+        self.why_never(client).is_none()
+    }
+
+    /// Returns the reason why no reply to this client is spliced; `None` if replies may be.
+    pub(super) fn why_never(&self, client: &BufferedStream<LazyStream>) -> Option<RelayReason> {
+        match self.settings.listener.splice {
+            _ if !client.stream.is_plain() => Some(RelayReason::Tls),
+            SplicePolicy::Never => Some(RelayReason::PolicyNever),
+            _ => None,
+        }
     }
 
     /// Notes the server for the log and for `on_reload`. Returns false if the connection ends because of a reload.
     pub(super) fn tell_server(&mut self, at: &AtServer) -> bool {
         let server = at.tenure.server();
+        self.had_server = true;
         self.note(|told| told.at_server(server));
         self.open.at_server(server)
     }

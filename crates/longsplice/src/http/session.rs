@@ -44,6 +44,8 @@ pub(super) struct Session<'a> {
     /// Time at which the first byte of the next request was there.
     pub(super) began: Option<Instant>,
     pub(super) told: Option<Told>,
+    /// True once a request had a server.
+    pub(super) had_server: bool,
     /// Connections of a tunnel, after a 101.
     pub(super) tunnel: Option<Tunnel>,
 }
@@ -95,6 +97,7 @@ impl Session<'_> {
     pub(super) fn over(&mut self, end: End) {
         if let Some(told) = self.told.take() {
             let end = self.open.to_end().unwrap_or(end);
+            self.service.splicer().count_relayed_bytes(told.relayed());
             self.service.count(&told.tally(end));
             let log = &self.service.shared().access_log;
             if log.is_on() {

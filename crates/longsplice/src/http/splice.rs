@@ -149,7 +149,7 @@ impl Session<'_> {
                 .splice_delay()
                 .learn(n, relayed, returned.relay_reason);
         }
-        self.note(|told| told.passed(returned.id, returned.spliced, returned.bytes_spliced));
+        self.note(|told| told.returned(&returned));
         self.pace.take_back(&returned);
         at.half_closed |= returned.is_half_closed(Side::Client);
         at.tie = self.service.splicer().tie(&returned);
@@ -176,7 +176,7 @@ impl Session<'_> {
     /// Returns the end of a reply whose connections the engine closed. `unseen` is the number of its bytes that were to
     /// come.
     fn closed(&mut self, summary: &Summary, unseen: Option<u64>) -> End {
-        self.note(|told| told.traffic.add(summary));
+        self.note(|told| told.closed(summary));
         match unseen {
             _ if summary.idle => End::Idle,
             _ if summary.reset => End::Reset,

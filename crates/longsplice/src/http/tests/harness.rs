@@ -17,6 +17,7 @@ use crate::{
     access_log::AccessLog,
     config::{self, Config, ListenerConfig, Protocol},
     listener::{Bound, Service, Settings, Shared, Socket},
+    tls::Terminator,
     upstream::{ServerStatus, Upstreams},
 };
 
@@ -28,7 +29,7 @@ pub(super) struct Switch {
     socket: Socket,
     server: SocketAddr,
     pub(super) service: Arc<Service>,
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
     /// Stops the tasks when it is dropped.
     pub(super) stop: DropGuard,
 }
@@ -50,7 +51,7 @@ impl Switch {
             generation: 1,
             listener: Arc::new(config.listeners[0].clone()),
             upstreams: Arc::new(Upstreams::new(&config, &splicer)),
-            terminator: None,
+            terminator: Terminator::of(&config.listeners[0]).unwrap(),
         };
         let shared = Shared::new(splicer, AccessLog::default(), stopping);
         let service = Service::new(settings, Arc::clone(&shared));

@@ -4,5 +4,6 @@ mod bodies;
 mod ends;
 mod harness;
 mod heads;
+mod records;
 mod requests;
 mod servers;
