@@ -199,14 +199,17 @@ impl Session<'_> {
                 break None;
             }
             let passed = [at.upload.passed(), download.passed()];
-            if self.paced(Side::Server).await.is_err() || self.paced(Side::Client).await.is_err() {
-                break Some(download.late());
-            }
+            let mut held_back = false;
             let step = poll_fn(|cx| {
-                if let Poll::Ready(passed) = download.poll_pass(cx, &mut at.wire, &mut client) {
+                // Each direction waits for its own rate alone.
+                let mut may = |side| self.pace.poll_may(side, cx).is_ready();
+                let (may_upload, may_download) = (at.is_sent() || may(Side::Client), may(Side::Server));
+                held_back = !may_upload || !may_download;
+                if may_download && let Poll::Ready(passed) = download.poll_pass(cx, &mut at.wire, &mut client)
+                {
                     return Poll::Ready(passed.map_err(|broken| broken.end()));
                 }
-                if at.is_sent() {
+                if at.is_sent() || !may_upload {
                     return Poll::Pending;
                 }
                 Poll::Ready(match ready!(at.upload.poll_pass(cx, &mut client, &mut at.wire)) {
@@ -222,6 +225,8 @@ impl Session<'_> {
             match self.deadline.within(limit, step).await {
                 Ok(Ok(())) => {
                     self.pace.charge(Side::Client, at.upload.passed() - passed[0]);
+                // No end is late while a rate holds one of them back.
+                Err(Late) if held_back && !self.deadline.is_cancelled() => {}
                     self.pace.charge(Side::Server, download.passed() - passed[1]);
                 }
                 Ok(Err(end)) => break Some(end),

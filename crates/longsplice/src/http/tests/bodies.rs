@@ -1,6 +1,11 @@
 //! Tests bodies in both directions and in every framing.
 
-use super::harness::{Server, Switch, ok};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    time::timeout,
+};
+
+use super::harness::{PATIENCE, Server, Switch, ok};
 
 #[tokio::test]
 async fn chunks_pass_as_they_are_and_the_next_messages_are_found_behind_them() {
@@ -188,4 +193,35 @@ async fn after_a_101_both_streams_pass() {
     }
     drop(client);
     assert_eq!(at_server.rest().await.0, "");
+}
+
+#[tokio::test]
+async fn a_rate_of_uploads_does_not_hold_up_the_reply_beside_them() {
+    let mut server = Server::new().await;
+    let switch = Switch::with(server.address, "rate_limit = \"client=20kB/s,burst=1kB\"");
+    let (mut reading, mut writing) = switch.client().await.0.into_split();
+    let length = 1_000_000;
+    // It takes 50 s at that rate.
+    let upload = tokio::spawn(async move {
+        let head = format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n");
+        let _ = writing.write_all(head.as_bytes()).await;
+        let _ = writing.write_all(&vec![b'u'; length]).await;
+        std::future::pending::<()>().await
+    });
+    let (mut from_switch, mut to_switch) = server.next().await.0.into_split();
+    let taken = tokio::spawn(async move { tokio::io::copy(&mut from_switch, &mut tokio::io::sink()).await });
+    let body = "d".repeat(5_000_000);
+    let reply = tokio::spawn(async move {
+        to_switch.write_all(ok(&body).as_bytes()).await.unwrap();
+        to_switch
+    });
+    let mut got = vec![0; 5_000_000];
+    timeout(PATIENCE, reading.read_exact(&mut got))
+        .await
+        .expect("the reply waits for the upload")
+        .unwrap();
+    assert!(!upload.is_finished() && !taken.is_finished());
+    upload.abort();
+    taken.abort();
+    drop(reply.await.unwrap());
 }
