@@ -174,7 +174,7 @@ impl Session<'_> {
         };
         let bytes = answer.bytes(request.kind, persistence);
         let limit = self.settings.listener.http.body_timeout;
-        let written = self.deadline.within(limit, client.write_both(&bytes, &[])).await;
+        let written = self.deadline.write_both(limit, &mut client, &bytes, &[]).await;
         self.note(|told| told.answered(answer.status, bytes.len()));
         self.over(answer.end);
         if !matches!(written, Ok(Ok(()))) {
@@ -242,7 +242,7 @@ impl Session<'_> {
         };
         let bytes = refusal.0.bytes(kind, Persistence::Close);
         let limit = self.settings.listener.http.body_timeout;
-        let written = self.deadline.within(limit, client.write_both(&bytes, &[])).await;
+        let written = self.deadline.write_both(limit, &mut client, &bytes, &[]).await;
         self.note(|told| told.answered(refusal.0.status, bytes.len()));
         self.over(refusal.0.end);
         if let Ok(Ok(())) = written {

@@ -99,28 +99,24 @@ impl<S: Readable> BufferedStream<S> {
         Poll::Ready(Ok(n))
     }
 
-    /// Writes `first`, then `second`, with one system call if possible.
-    pub(super) fn write_both(
+    /// Writes bytes of `first` and `second` behind the first `written` of them, with one system call if possible. Once all
+    /// are written, ready when the stream has passed them on: then it returns true.
+    pub(super) fn poll_write_behind(
         &mut self,
-        first: &[u8],
-        second: &[u8],
-    ) -> impl Future<Output = Result<(), NotWritten>> + Unpin {
-        let mut written = 0;
-        let all = first.len() + second.len();
-        poll_fn(move |cx| {
-            while written < all {
-                let of_second = second
-                    .get(written.saturating_sub(first.len())..)
-                    .unwrap_or_default();
-                let of_first = first.get(written..).unwrap_or_default();
-                match ready!(self.poll_write_both(cx, of_first, of_second)) {
-                    Ok(n) => written += n,
-                    Err(_) => return Poll::Ready(Err(NotWritten { written })),
-                }
-            }
-            let flushed = ready!(Pin::new(&mut self.stream).poll_flush(cx));
-            Poll::Ready(flushed.map_err(|_| NotWritten { written }))
-        })
+        cx: &mut Context<'_>,
+        [first, second]: [&[u8]; 2],
+        written: &mut usize,
+    ) -> Poll<io::Result<bool>> {
+        if *written >= first.len() + second.len() {
+            ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
+            return Poll::Ready(Ok(true));
+        }
+        let of_second = second
+            .get(written.saturating_sub(first.len())..)
+            .unwrap_or_default();
+        let of_first = first.get(*written..).unwrap_or_default();
+        *written += ready!(self.poll_write_both(cx, of_first, of_second))?;
+        Poll::Ready(Ok(false))
     }
 
     fn poll_write_both(

@@ -11,6 +11,8 @@ use std::{
 
 use tokio::time::{Instant, Sleep, sleep_until};
 
+use super::buffered_stream::{BufferedStream, NotWritten, Readable};
+
 /// Error: the limit has passed, or the connection was cancelled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("nothing came or went for too long")]
@@ -68,6 +70,25 @@ impl<'a> Deadline<'a> {
         future: F,
     ) -> impl Future<Output = Result<F::Output, Late>> {
         self.race(future, || None)
+    }
+
+    /// Writes `first`, then `second`. Each write that takes some of their bytes renews the limit.
+    pub(super) async fn write_both<S: Readable>(
+        &mut self,
+        limit: Duration,
+        to: &mut BufferedStream<S>,
+        first: &[u8],
+        second: &[u8],
+    ) -> Result<Result<(), NotWritten>, Late> {
+        let mut written = 0;
+        loop {
+            let step = poll_fn(|cx| to.poll_write_behind(cx, [first, second], &mut written));
+            match self.within(limit, step).await? {
+                Ok(false) => {}
+                Ok(true) => return Ok(Ok(())),
+                Err(_) => return Ok(Err(NotWritten { written })),
+            }
+        }
     }
 
     /// Waits for the future or the deadline. Does not compute the deadline if the future is ready at once.

@@ -190,9 +190,8 @@ impl Session<'_> {
         let written = first.len() + second.len();
         self.note(|told| told.sent_server((written - ready) as u64));
         self.pace.charge(Side::Client, written as u64);
-        let write = at.wire.write_both(first, second);
         let limit = self.settings.listener.http.body_timeout;
-        match self.deadline.within(limit, write).await {
+        match self.deadline.write_both(limit, &mut at.wire, first, second).await {
             Ok(Ok(())) => {
                 at.upload.wrote_ready();
                 at.sent_at = Instant::now();
@@ -230,7 +229,7 @@ impl Session<'_> {
         if request.kind.version == Version::Http11 {
             let head = reply.bytes(at.wire.buffer.data());
             let limit = self.settings.listener.http.body_timeout;
-            let written = self.deadline.within(limit, client.write_both(head, &[])).await;
+            let written = self.deadline.write_both(limit, client, head, &[]).await;
             self.note(|told| told.sent_client(head.len() as u64));
             if !matches!(written, Ok(Ok(()))) {
                 return Err(Failed::Client);

@@ -156,10 +156,7 @@ impl Session<'_> {
         let written = first.len() + second.len();
         let limit = self.settings.listener.http.body_timeout;
         let begun = match self.paced(Side::Server).await {
-            Ok(()) => {
-                let begin = client.write_both(first, second);
-                self.deadline.within(limit, begin).await
-            }
+            Ok(()) => self.deadline.write_both(limit, &mut client, first, second).await,
             Err(late) => Err(late),
         };
         self.pace.charge(Side::Server, written as u64);
@@ -225,11 +222,11 @@ impl Session<'_> {
             match self.deadline.within(limit, step).await {
                 Ok(Ok(())) => {
                     self.pace.charge(Side::Client, at.upload.passed() - passed[0]);
-                // No end is late while a rate holds one of them back.
-                Err(Late) if held_back && !self.deadline.is_cancelled() => {}
                     self.pace.charge(Side::Server, download.passed() - passed[1]);
                 }
                 Ok(Err(end)) => break Some(end),
+                // No end is late while a rate holds one of them back.
+                Err(Late) if held_back && !self.deadline.is_cancelled() => {}
                 Err(Late) => break Some(download.late()),
             }
         };

@@ -1,6 +1,6 @@
 //! Passes the rest of a reply: relays it here, or lets the engine carry it.
 
-use std::{future::poll_fn, pin::pin, sync::Arc};
+use std::{future::poll_fn, sync::Arc};
 
 use longsplice_engine::{Ended, Pair, Returned, Side, SuccessorAction, Summary, Trap, Until};
 use longsplice_repair::{options, set_receive_growth, unread};
@@ -199,11 +199,18 @@ impl Session<'_> {
         let limit = listener.http.body_timeout;
         let mut behind = std::mem::take(&mut at.wire.buffer);
         behind.consume(length);
-        let early = async {
-            client.write_both(head, behind.data()).await?;
-            at.wire.write_both(client.buffer.data(), &[]).await
+        let begun = match self
+            .deadline
+            .write_both(limit, &mut client, head, behind.data())
+            .await
+        {
+            Ok(Ok(())) => {
+                self.deadline
+                    .write_both(limit, &mut at.wire, client.buffer.data(), &[])
+                    .await
+            }
+            failed => failed,
         };
-        let begun = self.deadline.within(limit, pin!(early)).await;
         self.note(|told| {
             told.sent_client((head.len() + behind.len()) as u64);
             told.sent_server(client.buffer.len() as u64);

@@ -1,11 +1,15 @@
 //! Tests bodies in both directions and in every framing.
 
+use std::time::Duration;
+
+use socket2::{Domain, Socket, Type};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    time::timeout,
+    net::TcpStream,
+    time::{sleep, timeout},
 };
 
-use super::harness::{PATIENCE, Server, Switch, ok};
+use super::harness::{Client, PATIENCE, Server, Switch, ok};
 
 #[tokio::test]
 async fn chunks_pass_as_they_are_and_the_next_messages_are_found_behind_them() {
@@ -193,6 +197,45 @@ async fn after_a_101_both_streams_pass() {
     }
     drop(client);
     assert_eq!(at_server.rest().await.0, "");
+}
+
+#[tokio::test]
+async fn a_client_that_goes_on_reading_has_all_the_time_it_needs() {
+    let mut server = Server::new().await;
+    let switch = Switch::new(server.address, "max_head = \"1MiB\"\nbody_timeout = \"3s\"", "").await;
+    // Small segments and a small buffer: the switch's socket takes little of the reply at once.
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket.set_recv_buffer_size(1 << 10).unwrap();
+    socket.set_tcp_mss(536).unwrap();
+    socket.connect(&switch.address().into()).unwrap();
+    socket.set_nonblocking(true).unwrap();
+    let mut client = Client(TcpStream::from_std(socket.into()).unwrap());
+    client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n").await;
+    let mut at_server = server.next().await;
+    at_server.until("\r\n\r\n").await;
+    let fields = format!("x: {}\r\n", "x".repeat(8_000)).repeat(100);
+    let reply = format!("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n{fields}\r\nend");
+    let (mut got, mut piece) = (Vec::new(), vec![0; 1_000]);
+    let send = async {
+        at_server.send(&reply).await;
+        std::future::pending::<()>().await
+    };
+    let read = async {
+        while !got.ends_with(b"\r\n\r\nend") {
+            // Its pace, not a wait for the switch: 200 kB/s at most.
+            sleep(Duration::from_millis(5)).await;
+            let n = timeout(PATIENCE, client.0.read(&mut piece)).await.unwrap();
+            match n.unwrap_or(0) {
+                0 => panic!("cut off after {} of {} bytes", got.len(), reply.len()),
+                n => got.extend_from_slice(&piece[..n]),
+            }
+        }
+    };
+    tokio::select! {
+        () = send => unreachable!(),
+        () = read => {}
+    }
+    assert!(got.len() >= reply.len());
 }
 
 #[tokio::test]

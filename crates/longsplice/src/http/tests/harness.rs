@@ -110,6 +110,11 @@ impl Switch {
         all.iter().find(|u| u.name == upstream).unwrap().servers[nth].clone()
     }
 
+    /// Returns the address of the listener.
+    pub(super) fn address(&self) -> SocketAddr {
+        self.socket.address()
+    }
+
     pub(super) async fn client(&self) -> Client {
         Client::of(&self.socket).await
     }
