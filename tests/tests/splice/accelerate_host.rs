@@ -1,9 +1,12 @@
 //! The host of an accelerator: what its limits and settings do to connections that pass it.
 
-use std::net::TcpListener;
+use std::{
+    io::ErrorKind,
+    net::{SocketAddr, TcpListener, TcpStream},
+};
 
 use longsplice_lab::{Emulated, Family};
-use longsplice_tests::{Pair, ip_in};
+use longsplice_tests::{Pair, SOON, ip_in};
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 
 use crate::accelerate::{Node, long_path, passed_through, totals};
@@ -33,6 +36,52 @@ fn a_connection_whose_sockets_are_refused_passes_through() {
         }
     }
     panic!("{:?}", node.daemon.status().accelerator);
+}
+
+/// A client that cannot be answered early, since there is no socket for it, is served by its server as without the node.
+#[test]
+fn a_client_that_cannot_be_answered_early_passes_through() {
+    let node = Node::new(long_path("acc-refused-early"), &["--early-accept", "always"]);
+    let pid = Pid::from_raw(node.daemon.pid() as i32);
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    let limit = |current| prlimit(pid, Resource::Nofile, Rlimit { current, maximum }).unwrap();
+    let before = limit(Some(0));
+    let mut pair = node.connect();
+    pair.exchange(100_000);
+    limit(before.current);
+    let status = node.daemon.status();
+    assert_eq!((totals(&status), passed_through(&status, "system")), ((0, 0), 1));
+    pair.close();
+    let mut next = node.connect();
+    next.exchange(100_000);
+    assert_eq!(totals(&node.daemon.status()).0, 1);
+    next.close();
+}
+
+/// A router tells a client that it has no way for it. The node has the kernel tell so.
+#[test]
+fn a_client_hears_that_there_is_no_way_to_its_server() {
+    for family in [Family::V4, Family::V6] {
+        let link = || "rtt20".parse().unwrap();
+        let net = Emulated::of(family, "acc-no-route", link(), link()).unwrap();
+        let node = Node::new(net, &[]);
+        for (host, kind) in [(1, "unreachable"), (2, "prohibit")] {
+            let nowhere = family.addr(format!("198.18.9.{host}").parse().unwrap());
+            let add = format!("route add {kind} {nowhere}");
+            ip_in(family, &node.net.forwarder, &add);
+            let target = SocketAddr::from((nowhere, 7_000));
+            let connect = || TcpStream::connect_timeout(&target, SOON);
+            let refused = node.net.client.run(connect).unwrap().unwrap_err();
+            let told = [
+                ErrorKind::HostUnreachable,
+                ErrorKind::NetworkUnreachable,
+                ErrorKind::PermissionDenied,
+            ];
+            assert!(told.contains(&refused.kind()), "{kind}: {refused}");
+        }
+        let status = node.daemon.status();
+        assert_eq!((totals(&status), passed_through(&status, "system")), ((0, 0), 2));
+    }
 }
 
 /// A router that holds virtual addresses may bind sockets to any address. It is no owner of them all.

@@ -89,16 +89,7 @@ impl Handshakes {
         let sockets = match Unheard::build(&self.splicer, &known.syn, &answer, confirmed.is_some()) {
             Ok(sockets) => sockets,
             // The next answer would meet the same error: the client would wait in vain.
-            Err(error) => {
-                self.pending.set_stage(&ends, Stage::Passed);
-                self.splicer.let_in(packet)?;
-                let (client, server) = ends;
-                return Ok(Some(Taken::Refused {
-                    client,
-                    server,
-                    error,
-                }));
-            }
+            Err(error) => return self.refuse(packet, ends, error).map(Some),
         };
         let handle = FlowHandle::default();
         if let Some(time) = round_trip {

@@ -28,6 +28,7 @@ use std::{
 };
 
 use longsplice_dataplane::{Side, monotonic};
+use longsplice_repair::close_silently;
 use tokio::net::TcpStream;
 
 use self::{
@@ -203,7 +204,9 @@ impl Handshakes {
                     // segments must begin at the latest one (RFC 7323 section 5.3).
                     let again = syn.onward.clone();
                     known.syn = syn;
-                    self.send_on(ends.1, &again)?;
+                    if let Err(error) = self.send_on(ends.1, &again) {
+                        return self.refuse(packet, ends, error).map(Some);
+                    }
                 }
             }
             return Ok(None);
@@ -230,37 +233,54 @@ impl Handshakes {
         let mut taken = None;
         // The answer may come in while the segment is being sent, on a link without delay.
         let sent_at = monotonic();
-        let stage = match admission {
-            Admission::PassThrough => {
-                self.splicer.let_in(packet)?;
-                Stage::Passed
-            }
-            Admission::TakeOver => {
-                self.send_on(ends.1, &syn.onward)?;
+        let begun = match admission {
+            Admission::PassThrough => Ok(Stage::Passed),
+            Admission::TakeOver => self.send_on(ends.1, &syn.onward).map(|()| {
                 self.overdue.note(ends);
                 Stage::Asked
-            }
-            Admission::AnswerEarly => {
-                let (client, answered) = self.answer_early(ends, &syn)?;
+            }),
+            Admission::AnswerEarly => self.answer_early(ends, &syn).map(|(client, answered)| {
                 let handle = answered.handle.clone();
                 taken = Some(Taken::Early(EarlyClient { client, step, handle }));
                 Stage::Answered(answered)
-            }
+            }),
         };
-        if self.pending.len() >= MOST {
+        let (stage, error) = match begun {
+            Ok(stage) => (stage, None),
+            Err(error) => (Stage::Passed, Some(error)),
+        };
+        let is_passed = matches!(stage, Stage::Passed);
+        if self.pending.len() < MOST {
+            let pending = Pending {
+                syn,
+                interface: packet.ifindex,
+                since: Instant::now(),
+                sent_at,
+                repeated: false,
+                stage,
+            };
+            self.pending.insert(ends, pending);
+        } else {
             self.overflowed = Some(Instant::now());
-            return Ok(taken);
         }
-        let pending = Pending {
-            syn,
-            interface: packet.ifindex,
-            since: Instant::now(),
-            sent_at,
-            repeated: false,
-            stage,
-        };
-        self.pending.insert(ends, pending);
-        Ok(taken)
+        match error {
+            // The kernel forwards the SYN, or tells the client why it cannot; a repeated one would meet the same error.
+            Some(error) => self.refuse(packet, ends, error).map(Some),
+            None if is_passed => self.splicer.let_in(packet).map(|()| None),
+            None => Ok(taken),
+        }
+    }
+
+    /// Lets a packet in whose handshake met an error of the system. The connection passes through.
+    fn refuse(&mut self, packet: &RulePacket, ends: Ends, error: io::Error) -> io::Result<Taken> {
+        self.pending.set_stage(&ends, Stage::Passed);
+        self.splicer.let_in(packet)?;
+        let (client, server) = ends;
+        Ok(Taken::Refused {
+            client,
+            server,
+            error,
+        })
     }
 
     /// Builds the socket toward a client, and answers its SYN in the name of the server.
@@ -268,9 +288,16 @@ impl Handshakes {
         let offer = self.servers.offer(ends.1).toward(syn.offer);
         let answer = Opening::answer(syn, offer, self.servers.initial_sequence(ends), u16::MAX);
         let client = TcpStream::from_std(StdStream::from(toward_client(syn, &answer)?))?;
-        self.splicer.prepare_client(&client)?;
         self.await_confirmation(&client);
-        self.send_marked(ends.0, &answer.onward)?;
+        let told = self
+            .splicer
+            .prepare_client(&client)
+            .and_then(|()| self.send_marked(ends.0, &answer.onward));
+        if let Err(error) = told {
+            // The client has not heard of its socket.
+            let _ = close_silently(client.into_std()?.into());
+            return Err(error);
+        }
         let answered = Answered {
             onward: answer.onward,
             acknowledgement: None,
