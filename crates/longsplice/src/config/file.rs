@@ -1,7 +1,7 @@
 //! Reads the file: converts it as written into the configuration, applies defaults, and checks ranges and combinations
 //! of keys.
 
-use std::{path::PathBuf, time::Duration};
+use std::{ops::Range, path::PathBuf, time::Duration};
 
 use longsplice_engine::{ParseXdpModeError, Shutdown, SplicerConfig, XdpMode, rules::Rule};
 use serde::{Deserialize, Serialize};
@@ -174,7 +174,9 @@ pub(super) fn settle(file: File, source: &Source<'_>) -> Result<Config, Vec<Diag
     s.wrong.append(&mut wrong);
     let accelerate = file.accelerate.map(|section| {
         let place = section.span();
-        (s.accelerate(section.into_inner(), place.clone()), place)
+        let accelerate = s.accelerate(section.into_inner(), place.clone());
+        s.watched_sides(&accelerate, splicer.interfaces.as_deref(), &place);
+        (accelerate, place)
     });
     if file.listener.is_empty() && accelerate.is_none() {
         let help = "add a [[listener]] with listen = \"0.0.0.0:8080\" and to = \"192.0.2.1:80\", or a section [accelerate]";
@@ -296,6 +298,22 @@ impl Settler<'_> {
             }
         }
         list.get_ref().iter().map(|name| name.get_ref().clone()).collect()
+    }
+
+    /// Complains about a side of the accelerator over which nothing is spliced: its connections could never be released.
+    fn watched_sides(
+        &mut self,
+        accelerate: &AccelerateConfig,
+        watched: Option<&[String]>,
+        place: &Range<usize>,
+    ) {
+        let help =
+            "add it there, or leave `interfaces` out: connections that are taken over could not be released";
+        for name in accelerate.interfaces() {
+            if let Some(complaint) = rules::unwatched(&name, watched, help) {
+                self.complain(place.clone(), complaint.message, complaint.help);
+            }
+        }
     }
 
     fn xdp(&mut self, file: &File) -> Vec<String> {

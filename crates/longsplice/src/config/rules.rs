@@ -61,13 +61,16 @@ pub fn xdp(name: &str, watched: Option<&[String]>) -> Option<Complaint> {
             "leave it out: what goes over the loopback is translated at tc",
         );
     }
-    if watched.is_some_and(|all| !all.iter().any(|one| one == name)) {
-        return complaint(
-            "is not among `interfaces`, so nothing is spliced over it",
-            "add it there, or leave it out here",
-        );
-    }
-    None
+    unwatched(name, watched, "add it there, or leave it out here")
+}
+
+/// Complains about an interface that is not among the watched ones; `None` watches all that routes use.
+pub fn unwatched(name: &str, watched: Option<&[String]>, help: &'static str) -> Option<Complaint> {
+    let is_unwatched = watched.is_some_and(|all| !all.iter().any(|one| one == name));
+    is_unwatched.then(|| Complaint {
+        message: format!("`{name}` is not among `interfaces`, so nothing is spliced over it"),
+        help,
+    })
 }
 
 /// Complains about unsplice conditions that a spliced connection could never meet, or would meet all the time.

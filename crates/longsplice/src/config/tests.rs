@@ -120,6 +120,11 @@ fn messages_name_the_place_and_the_remedy() {
             "x.toml:2:16: `eth1` is not among `interfaces`, so nothing is spliced over it\n   2 | xdp = [\"eth0\", \"eth1\"]\n     |                ^^^^^^\n     = add it there, or leave it out here",
         ),
         (
+            "interfaces = [\"eth0\", \"lo\"]\n[accelerate]\ninside = \"eth1\"\noutside = \"eth0\"\n"
+                .to_owned(),
+            "x.toml:2:1: `eth1` is not among `interfaces`, so nothing is spliced over it\n   2 | [accelerate]\n     | ^^^^^^^^^^^^\n     = add it there, or leave `interfaces` out: connections that are taken over could not be released",
+        ),
+        (
             format!("xdp = [\"lo\"]\n{listener}"),
             "x.toml:1:8: `lo` has no driver that XDP could run in\n   1 | xdp = [\"lo\"]\n     |        ^^^^\n     = leave it out: what goes over the loopback is translated at tc",
         ),
