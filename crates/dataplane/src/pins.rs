@@ -205,6 +205,11 @@ impl Pins {
         others
     }
 
+    /// Returns true if a process serves this generation.
+    pub(crate) fn is_served(&self) -> bool {
+        self.root.exists() && generations::lock(&self.root).is_none()
+    }
+
     /// Returns the instance that this is a generation of.
     pub(crate) fn instance(&self) -> &str {
         generations::instance_of(&self.root)

@@ -315,19 +315,31 @@ async fn shut_down(mut in_force: InForce, signals: &mut Signals, is_replaced: bo
         "shutting down: no new connection is accepted here; a second signal ends at once"
     );
     let shared = Arc::clone(in_force.shared());
-    let accelerator = in_force.accelerator.clone();
+    let (accelerator, rules) = (in_force.accelerator.clone(), Arc::clone(in_force.rules()));
     shared.stopping.cancel();
     in_force.closed(is_replaced).await;
     let ended = async {
         let until = Instant::now() + shutdown_timeout;
-        if let Some(accelerator) = accelerator {
-            let left = accelerator.close(shutdown_timeout).await;
-            if left > 0 {
-                tracing::warn!(
-                    connections = left,
-                    "these could not be released in time, and are reset"
-                );
+        let closed = async {
+            match &accelerator {
+                Some(accelerator) => accelerator.close(shutdown_timeout).await,
+                None => 0,
             }
+        };
+        let left_to_successor = async {
+            if is_replaced {
+                if let Some(accelerator) = &accelerator {
+                    accelerator.early_answers_are_heard().await;
+                }
+                rules.leave_to_successor().await;
+            }
+        };
+        let (left, ()) = tokio::join!(closed, left_to_successor);
+        if left > 0 {
+            tracing::warn!(
+                connections = left,
+                "these could not be released in time, and are reset"
+            );
         }
         shared.splicer.begin_shutdown();
         // Wait for connections that the engine does not have, too: those that wait for their server, sessions between two

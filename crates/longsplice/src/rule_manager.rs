@@ -5,7 +5,7 @@ use std::{net::Ipv6Addr, sync::Arc, time::Duration};
 use longsplice_engine::{
     Splicer,
     intercept::{Owner, Routing, RoutingError, is_local, own_addresses},
-    rules::{self, Family, Rule, RulesError, RulesInfo},
+    rules::{self, Action, Family, Rule, RulesError, RulesInfo},
 };
 use tokio::sync::Mutex;
 
@@ -43,6 +43,8 @@ struct State {
     owner: Owner,
     /// Routes that the configuration in force needs.
     needs: Needs,
+    /// True if there may be routes that only a predecessor needs.
+    has_predecessor: bool,
 }
 
 /// Rules of the listeners and of the accelerator.
@@ -79,6 +81,7 @@ impl RuleManager {
             routing: None,
             owner,
             needs: Needs::default(),
+            has_predecessor: owner == Owner::Other,
         };
         let book = RuleManager {
             instance: config.instance.to_string(),
@@ -122,12 +125,13 @@ impl RuleManager {
     }
 
     /// Sets the routes again that another program has removed, each second. Without them connections that are taken over
-    /// would bypass this host.
+    /// would bypass this host. Removes what only a predecessor needed, once that has ended.
     pub async fn keep_routes(self: Arc<Self>) {
         let mut has_failed = false;
         loop {
             tokio::time::sleep(KEEP).await;
-            let state = self.state.lock().await;
+            let mut state = self.state.lock().await;
+            state.clear_predecessors(&self.instance, &self.splicer);
             let Some(routing) = state.routing.as_ref().filter(|_| state.owner == Owner::Us) else {
                 continue;
             };
@@ -163,7 +167,28 @@ impl RuleManager {
 
     /// Removes all routes, if they are this process's.
     pub async fn end(&self) {
-        self.state.lock().await.routing = None;
+        let mut state = self.state.lock().await;
+        state.routing = None;
+        state.clear_predecessors(&self.instance, &self.splicer);
+    }
+
+    /// Leaves the packets to the rules of a successor that serves: the rules of this process stand before those, and would
+    /// decide first. It keeps those that bring the segments of its connections to their sockets. What its rules say of
+    /// spliced flows holds on.
+    pub async fn leave_to_successor(&self) {
+        let mut state = self.state.lock().await;
+        let State {
+            fixed, has_left_out, ..
+        } = &mut *state;
+        let rules = fixed.behind(Vec::new(), has_left_out);
+        let following: Vec<Rule> = rules.into_iter().filter_map(following).collect();
+        // Without rules there is nothing in the successor's way, and perhaps no kernel half.
+        if self.splicer.rules().rules.is_empty() {
+            return;
+        }
+        if let Err(error) = self.splicer.set_packet_rules(following).await {
+            tracing::warn!(%error, "the rules of this process stay before those of its successor until it ends");
+        }
     }
 
     /// Replaces the user's rules.
@@ -182,6 +207,18 @@ impl RuleManager {
     /// Returns all rules with their counts.
     pub fn info(&self) -> RulesInfo {
         self.splicer.rules()
+    }
+}
+
+/// Returns the part of a rule that connections need which are open already.
+fn following(rule: Rule) -> Option<Rule> {
+    match rule.action {
+        Action::Deliver { .. } => Some(Rule {
+            action: Action::Follow,
+            ..rule
+        }),
+        Action::Pass | Action::Follow => Some(rule),
+        _ => None,
     }
 }
 
@@ -234,6 +271,17 @@ impl State {
         match &mut self.routing {
             Some(routing) if !interfaces.is_empty() => routing.keep_only(interfaces, families),
             _ => self.routing = None,
+        }
+    }
+
+    /// Removes the routes of predecessors that the configuration in force does not need, once they have ended.
+    fn clear_predecessors(&mut self, instance: &str, splicer: &Splicer) {
+        if !self.has_predecessor || self.owner != Owner::Us || !splicer.is_only_process() {
+            return;
+        }
+        self.has_predecessor = false;
+        if let Err(error) = Routing::clear_but(instance, self.routing.as_ref()) {
+            tracing::warn!(%error, "the routes that only a predecessor needed are left");
         }
     }
 }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use longsplice_lab::Emulated;
-use longsplice_tests::{Load, Pair, SOON, emulated, nft, soon};
+use longsplice_tests::{Config, Daemon, Load, Pair, SOON, emulated, nft, soon};
 
 use crate::{
     accelerate::{Node, long_path, totals},
@@ -74,6 +74,58 @@ fn outlive_replacements(net: Emulated) {
     let (served, errors) = load.end();
     assert!(errors.is_empty(), "of {served} connections: {errors:?}");
     println!("2 replacements of an accelerator: {served} connections, 0 refused or reset");
+}
+
+/// A connection whose reader has stopped holds the old daemon up. Its successor takes connections over meanwhile.
+#[test]
+fn the_successor_takes_over_while_the_replaced_daemon_ends_its_last_connections() {
+    let mut node = Node::new(long_path("acc-next-held"), &["--shutdown-timeout", "60s"]);
+    let mut held = node.connect();
+    held.exchange(1_000);
+    let waiting = held.server.fill();
+    node.daemon.replace(&node.net.forwarder);
+    soon("a connection to be taken over", || {
+        let mut new = node.connect();
+        new.exchange(1_000);
+        new.close();
+        totals(&node.daemon.status()).0 > 0
+    });
+    assert_eq!(node.daemon.generations().len(), 2, "the old daemon has ended");
+    held.client.receive(waiting);
+    assert_eq!(node.daemon.join_replaced(), [Some(0)]);
+    held.exchange(1_000);
+    held.close();
+}
+
+/// A successor without an accelerator removes the routing rules of its predecessor, once that has ended.
+#[test]
+fn no_routing_rule_is_left_when_a_successor_does_not_accelerate() {
+    let net = long_path("acc-next-plain");
+    let front = (net.family().unspecified(), 8080).into();
+    let server = (net.server_addr, 7000).into();
+    let plain = || Config::new().listener(front, server, "now", "now");
+    let section = "[accelerate]\ninside = \"f0\"\noutside = \"f1\"";
+    let daemon = Daemon::of(&plain().set(section));
+    let mut node = Node::with(net, daemon);
+    let ours = || {
+        let families = [&[][..], &["-6"]].map(|family| {
+            let out = node
+                .net
+                .forwarder
+                .command("ip")
+                .args(family)
+                .args(["-d", "rule"])
+                .output()
+                .unwrap();
+            String::from_utf8(out.stdout).unwrap()
+        });
+        families.concat().matches("proto 76").count()
+    };
+    assert!(ours() >= 2);
+    node.daemon.reconfigure(&plain());
+    node.daemon.replace(&node.net.forwarder);
+    assert_eq!(node.daemon.join_replaced(), [Some(0)]);
+    soon("the routing rules to go", || ours() == 0);
 }
 
 /// A client that was answered early waits for its server while the daemon is replaced: it is served.

@@ -47,6 +47,11 @@ struct Moved {
 }
 
 impl Dataplane {
+    /// Returns true if another process serves a generation of this instance.
+    pub fn has_served_siblings(&self) -> bool {
+        self.pins.siblings().iter().any(Pins::is_served)
+    }
+
     /// Adopts the flows of this instance's generations that no process serves any more, and removes generations that
     /// have none left. `is_over` tells if a flow that cannot be adopted has ended. Call it after the programs are
     /// attached.

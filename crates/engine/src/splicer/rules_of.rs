@@ -5,7 +5,11 @@ use std::io;
 use longsplice_dataplane::Dataplane;
 
 use super::Splicer;
-use crate::{context::Context, kernel::Kernel, services::rules};
+use crate::{
+    context::Context,
+    kernel::Kernel,
+    services::rules::{self, Scope},
+};
 
 impl Splicer {
     /// Replaces the rules for packets that come in, in their order. The change is atomic: a packet sees the old ones or
@@ -16,10 +20,23 @@ impl Splicer {
     /// # Errors
     /// Returns [`rules::RulesError`]; the rules before are still in force.
     pub async fn set_rules(&self, rules: Vec<rules::Rule>) -> Result<(), rules::RulesError> {
+        self.replace_rules(rules, Scope::All).await
+    }
+
+    /// Replaces the rules for packets, as [`Splicer::set_rules`] does. Those before hold on for spliced flows: a process
+    /// whose successor sets the rules leaves the packets to it so. [`Splicer::rules`] has no counts of flows from now on.
+    ///
+    /// # Errors
+    /// Returns [`rules::RulesError`]; the rules before are still in force.
+    pub async fn set_packet_rules(&self, rules: Vec<rules::Rule>) -> Result<(), rules::RulesError> {
+        self.replace_rules(rules, Scope::Packets).await
+    }
+
+    async fn replace_rules(&self, rules: Vec<rules::Rule>, scope: Scope) -> Result<(), rules::RulesError> {
         let context = self.context.clone();
         let set = move || {
             let plane = context.plane_for_rules()?;
-            let set = context.maintenance.run(|| context.rules.set(plane, rules));
+            let set = context.maintenance.run(|| context.rules.set(plane, rules, scope));
             set.unwrap_or_else(|| Err(rules::RulesError::Unavailable("the splicer has ended".into())))
         };
         // Use a blocking thread: the kernel waits until no packet looks at the old rules.
@@ -43,6 +60,14 @@ impl Splicer {
         self.context
             .rules
             .info(self.context.plane().map(|plane| &**plane))
+    }
+
+    /// Returns true if no other process serves this instance: neither a predecessor that ends its last connections, nor a
+    /// successor that starts. False if this splicer only relays, which does not see them.
+    pub fn is_only_process(&self) -> bool {
+        self.context
+            .plane()
+            .is_some_and(|plane| !plane.has_served_siblings())
     }
 
     /// Returns the reader of packets that rules send to a program. There is one reader for an instance.

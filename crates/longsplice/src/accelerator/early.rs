@@ -29,9 +29,18 @@ const MOST_UNPROVEN: u32 = 16;
 /// Time for which the answer of a server counts as a proof that answers come back.
 const PROVEN: Duration = Duration::from_secs(60);
 
+/// Longest time for which a replaced daemon answers clients again that have not acknowledged an early answer: their SYN comes
+/// again after one second and after three, and each may be a forged address.
+const REPEATS: Duration = Duration::from_secs(4);
+
+/// Time between two looks at them.
+const LOOK: Duration = Duration::from_millis(50);
+
 /// Limits how many clients are answered early.
 #[derive(Debug)]
 pub(super) struct EarlyAnswers {
+    /// Number of clients that have not acknowledged the answer, once the daemon shuts down; `None` before.
+    unheard: Mutex<Option<usize>>,
     /// Permits for clients whose server has not answered yet.
     permits: Semaphore,
     way: Mutex<Way>,
@@ -77,6 +86,7 @@ impl Way {
 impl EarlyAnswers {
     pub(super) fn new() -> EarlyAnswers {
         EarlyAnswers {
+            unheard: Mutex::default(),
             permits: Semaphore::new(MOST),
             way: Mutex::default(),
         }
@@ -92,6 +102,11 @@ impl EarlyAnswers {
         self.way.lock().prove(Instant::now());
     }
 
+    /// Notes how many clients have not acknowledged the answer, of a daemon that shuts down.
+    pub(super) fn note_unheard(&self, clients: usize) {
+        *self.unheard.lock() = Some(clients);
+    }
+
     /// Returns the number of clients whose server has not answered yet.
     pub(super) fn connecting(&self) -> usize {
         MOST - self.permits.available_permits()
@@ -99,6 +114,15 @@ impl EarlyAnswers {
 }
 
 impl Accelerator {
+    /// Waits until clients that were answered early have acknowledged the answer, which only this process can repeat, for a
+    /// few seconds at most. Call [`Accelerator::close`] at that time.
+    pub(crate) async fn early_answers_are_heard(&self) {
+        let until = Instant::now() + REPEATS;
+        while *self.early.unheard.lock() != Some(0) && Instant::now() < until {
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
     /// Connects a client that was answered early to its server, in the client's name. If that fails, the client is reset.
     pub(super) async fn connect_early(self: Arc<Self>, early: EarlyClient, known: KnownServers) {
         let EarlyClient { client, step, handle } = early;

@@ -162,6 +162,9 @@ impl Accelerator {
             }
             self.unconfirmed
                 .store(handshakes.unconfirmed(), Ordering::Relaxed);
+            if self.closing.load(Ordering::Relaxed) {
+                self.early.note_unheard(handshakes.unheard_early());
+            }
         }
     }
 

@@ -20,7 +20,7 @@ use longsplice_dataplane::{
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use self::spliced::SplicedFlows;
+use self::spliced::{FlowCounts, SplicedFlows};
 use crate::kernel::{ring::Ring, socket::MARK};
 
 pub use longsplice_core::rules::{
@@ -122,11 +122,22 @@ struct State {
     links: HashMap<String, u32>,
     /// Interface numbers in the set in force.
     resolved: BTreeMap<String, Option<u32>>,
+    /// True if the set is for packets alone: earlier rules hold on for spliced flows.
+    is_for_packets_alone: bool,
+}
+
+/// Says what rules are put in force for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Scope {
+    /// Packets and spliced flows.
+    All,
+    /// Packets alone: the rules before hold on for spliced flows.
+    Packets,
 }
 
 impl Keeper {
-    /// Replaces all rules. Blocks on the kernel.
-    pub(crate) fn set(&self, plane: &Dataplane, rules: Vec<Rule>) -> Result<(), RulesError> {
+    /// Replaces all rules, or those for packets. Blocks on the kernel.
+    pub(crate) fn set(&self, plane: &Dataplane, rules: Vec<Rule>, scope: Scope) -> Result<(), RulesError> {
         let program = compile(&rules)?;
         let _one_at_a_time = self.replacement.lock();
         let mut state = self.state.lock();
@@ -153,7 +164,8 @@ impl Keeper {
         }
         let rules = Arc::<[Rule]>::from(rules);
         (state.rules, state.program, state.resolved) = (rules.clone(), program, resolved);
-        let is_needed = self.spliced.set(rules);
+        state.is_for_packets_alone = scope == Scope::Packets;
+        let is_needed = scope == Scope::All && self.spliced.set(rules);
         drop(state);
         if !is_needed {
             return Ok(());
@@ -195,7 +207,10 @@ impl Keeper {
         };
         let Some(loaded) = &state.loaded else { return info };
         let counts = loaded.counts(state.rules.len());
-        let of_flows = self.spliced.counts(plane);
+        let of_flows = match state.is_for_packets_alone {
+            true => vec![FlowCounts::default(); state.rules.len()],
+            false => self.spliced.counts(plane),
+        };
         for ((rule, count), flows) in state.rules.iter().zip(counts).zip(of_flows) {
             let (packets, bytes) = (count.packets + flows.packets, count.bytes + flows.bytes);
             if let Action::Drop { reason } = &rule.action {

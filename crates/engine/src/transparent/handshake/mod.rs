@@ -130,6 +130,13 @@ impl Handshakes {
         &self.servers
     }
 
+    /// Returns the number of clients that were answered early, and have not acknowledged the answer, as far as that is known
+    /// yet. Walks over all handshakes that are remembered.
+    pub fn unheard_early(&self) -> usize {
+        let is_unheard = |known: &Pending| matches!(&known.stage, Stage::Answered(answered) if answered.is_early() && answered.sent_at.is_some());
+        self.pending.iter().filter(|(_, known)| is_unheard(known)).count()
+    }
+
     /// Takes a packet that [`rules`] have asked about, and asks `admit` about each SYN and each answer. Returns the
     /// connection when its handshake is complete. A packet that it cannot use, or that `admit` passes through, goes on
     /// untouched ([`Splicer::let_in`]).

@@ -71,6 +71,11 @@ pub(super) struct Answered {
 }
 
 impl Answered {
+    /// Returns true if the client was answered before its server.
+    pub(super) fn is_early(&self) -> bool {
+        self.acknowledgement.is_none()
+    }
+
     /// Returns the segment to the client once more, with the present TSval: its echo tells when this one was sent.
     pub(super) fn again(&mut self) -> Vec<u8> {
         self.sent_at = None;

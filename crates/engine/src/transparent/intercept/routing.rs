@@ -185,10 +185,19 @@ impl Routing {
     /// # Errors
     /// Returns those of the kernel. Without remains, or without IPv6, it succeeds.
     pub fn clear(instance: &str) -> io::Result<()> {
+        Routing::clear_but(instance, None)
+    }
+
+    /// Removes the remains of a process of this instance, but for those objects that are this process's as well.
+    ///
+    /// # Errors
+    /// Returns those of the kernel. Without remains, or without IPv6, it succeeds.
+    pub fn clear_but(instance: &str, ours: Option<&Routing>) -> io::Result<()> {
         let netlink = Netlink::open()?;
         let table = table_of(instance);
         for family in [AddressFamily::Inet, AddressFamily::Inet6] {
-            let removed = clear_rules(&netlink, family, table)? + clear_routes(&netlink, family, table)?;
+            let removed =
+                clear_rules(&netlink, family, table, ours)? + clear_routes(&netlink, family, table, ours)?;
             if removed > 0 {
                 tracing::debug!(table, ?family, removed, "routing rules and routes removed");
             }
@@ -204,6 +213,24 @@ impl Routing {
         route.header.kind = RouteType::Local;
         route.attributes = vec![RouteAttribute::Table(self.table), RouteAttribute::Oif(LOOPBACK)];
         route
+    }
+
+    /// Returns true if it has a route of a family.
+    fn has_family(&self, family: AddressFamily) -> bool {
+        let is_it = |of: &Family| address_family(*of) == family && self.families.contains(&of.number());
+        [Family::V4, Family::V6].iter().any(is_it)
+    }
+
+    /// Returns true if a routing rule is one of its own.
+    fn has_rule(&self, rule: &RuleMessage) -> bool {
+        let is_of = |family: Family, interface: &str| {
+            address_family(family) == rule.header.family
+                && self.rules.contains(&(family.number(), interface.to_owned()))
+        };
+        rule.attributes.iter().any(|attribute| match attribute {
+            RuleAttribute::Iifname(name) => [Family::V4, Family::V6].iter().any(|of| is_of(*of, name)),
+            _ => false,
+        })
     }
 
     /// Returns the routing rule of an interface. The interface is part of it, so that packets of our own sockets never
@@ -231,8 +258,8 @@ impl Drop for Routing {
         }
         let cleared = Netlink::open().and_then(|netlink| {
             for family in [AddressFamily::Inet, AddressFamily::Inet6] {
-                clear_rules(&netlink, family, self.table)?;
-                clear_routes(&netlink, family, self.table)?;
+                clear_rules(&netlink, family, self.table, None)?;
+                clear_routes(&netlink, family, self.table, None)?;
             }
             Ok(())
         });
@@ -276,7 +303,12 @@ fn none_without(
     }
 }
 
-fn clear_rules(netlink: &Netlink, family: AddressFamily, table: u32) -> io::Result<usize> {
+fn clear_rules(
+    netlink: &Netlink,
+    family: AddressFamily,
+    table: u32,
+    but: Option<&Routing>,
+) -> io::Result<usize> {
     let mut all = RuleMessage::default();
     all.header.family = family;
     let mut removed = 0;
@@ -285,7 +317,8 @@ fn clear_rules(netlink: &Netlink, family: AddressFamily, table: u32) -> io::Resu
             continue;
         };
         let ours = [RuleAttribute::Table(table), RuleAttribute::Protocol(PROTOCOL)];
-        if rule.header.family == family && ours.iter().all(|a| rule.attributes.contains(a)) {
+        let is_kept = but.is_some_and(|kept| kept.has_rule(&rule));
+        if rule.header.family == family && !is_kept && ours.iter().all(|a| rule.attributes.contains(a)) {
             netlink.order(RouteNetlinkMessage::DelRule(rule))?;
             removed += 1;
         }
@@ -293,7 +326,15 @@ fn clear_rules(netlink: &Netlink, family: AddressFamily, table: u32) -> io::Resu
     Ok(removed)
 }
 
-fn clear_routes(netlink: &Netlink, family: AddressFamily, table: u32) -> io::Result<usize> {
+fn clear_routes(
+    netlink: &Netlink,
+    family: AddressFamily,
+    table: u32,
+    but: Option<&Routing>,
+) -> io::Result<usize> {
+    if but.is_some_and(|kept| kept.has_family(family)) {
+        return Ok(0);
+    }
     let mut all = RouteMessage::default();
     all.header.address_family = family;
     let mut removed = 0;
