@@ -9,7 +9,7 @@ use longsplice_engine::{
 };
 use tokio::sync::Mutex;
 
-use crate::config::Config;
+use crate::config::{AccelerateConfig, Config};
 
 /// Interval between two looks at the routes.
 const KEEP: Duration = Duration::from_secs(1);
@@ -30,6 +30,7 @@ pub enum SetupError {
 pub struct RuleManager {
     instance: String,
     splicer: Splicer,
+    accelerates: bool,
     state: Mutex<State>,
 }
 
@@ -65,11 +66,17 @@ struct Needs {
 
 impl RuleManager {
     /// Sets the rules and routes of a configuration. Unless the routes belong to a running predecessor, it first removes those
-    /// that a killed one has left. The needed routes stay until [`RuleManager::end`].
+    /// that a killed one has left. The needed routes stay until [`RuleManager::end`]. `accelerates`: an accelerator reads the
+    /// packets of its section.
     ///
     /// # Errors
     /// [`SetupError`]; nothing but a running predecessor's routes is left then.
-    pub async fn set_up(config: &Config, splicer: &Splicer, owner: Owner) -> Result<RuleManager, SetupError> {
+    pub async fn set_up(
+        config: &Config,
+        splicer: &Splicer,
+        owner: Owner,
+        accelerates: bool,
+    ) -> Result<RuleManager, SetupError> {
         if owner == Owner::Us
             && let Err(error) = Routing::clear(config.instance.as_str())
         {
@@ -86,6 +93,7 @@ impl RuleManager {
         let book = RuleManager {
             instance: config.instance.to_string(),
             splicer: splicer.clone(),
+            accelerates,
             state: Mutex::new(state),
         };
         book.change(config).await?;
@@ -99,13 +107,14 @@ impl RuleManager {
     /// [`SetupError`]; the old rules stay in force.
     pub async fn change(&self, config: &Config) -> Result<(), SetupError> {
         let mut state = self.state.lock().await;
-        let needs = Needs::of(config);
+        let accelerate = config.accelerate.as_ref().filter(|_| self.accelerates);
+        let needs = Needs::of(config, accelerate);
         // Add routes first: the rules deliver packets over them.
         if let Err(error) = state.extend(&self.instance, &needs) {
             state.trim();
             return Err(error.into());
         }
-        let fixed = Fixed::of(config)?;
+        let fixed = Fixed::of(config, accelerate)?;
         let rules = fixed.behind(config.rules.clone(), &mut state.has_left_out);
         let in_force = self.splicer.rules().rules;
         // Do not set equal rules again: they continue to count.
@@ -223,10 +232,10 @@ fn following(rule: Rule) -> Option<Rule> {
 }
 
 impl Fixed {
-    fn of(config: &Config) -> Result<Fixed, RulesError> {
+    fn of(config: &Config, accelerate: Option<&AccelerateConfig>) -> Result<Fixed, RulesError> {
         let mut needed: Vec<Rule> = config.listeners.iter().flat_map(|l| l.rules()).collect();
         let mut all = needed.clone();
-        if let Some(accelerate) = &config.accelerate {
+        if let Some(accelerate) = accelerate {
             let own =
                 own_addresses().map_err(|e| RulesError::System(format!("the host's addresses: {e}")))?;
             all.extend(accelerate.rules(&own));
@@ -287,7 +296,7 @@ impl State {
 }
 
 impl Needs {
-    fn of(config: &Config) -> Needs {
+    fn of(config: &Config, accelerate: Option<&AccelerateConfig>) -> Needs {
         let mut needs = Needs::default();
         for listener in &config.listeners {
             let Some(intercept) = &listener.intercept else {
@@ -300,7 +309,7 @@ impl Needs {
                 }
             }
         }
-        if let Some(accelerate) = &config.accelerate {
+        if let Some(accelerate) = accelerate {
             needs.interfaces.extend(accelerate.interfaces());
             needs.families = vec![Family::V4];
             // Without IPv6 on the loopback the kernel refuses the route, and forwards no IPv6 either.

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::SystemTime};
 
-use longsplice_engine::intercept::Owner;
+use longsplice_engine::{intercept::Owner, rules::RulesError};
 
 use super::{InForce, ReloadError, addresses, settings, shown, terminators};
 use crate::{
@@ -49,6 +49,27 @@ pub(crate) fn bind_all(config: &Config, mut inherited: Inherited) -> Result<AllB
     })
 }
 
+/// Starts the accelerator of a configuration, if it has one. Where splicing is out of reach, listeners relay without it.
+///
+/// # Errors
+/// [`RulesError`] if nothing would work without the accelerator, or it is possible and fails.
+fn accelerator(config: &Config, shared: &Arc<Shared>) -> Result<Option<Arc<Accelerator>>, RulesError> {
+    let Some(accelerate) = config.accelerate.clone() else {
+        return Ok(None);
+    };
+    match Accelerator::start(accelerate, config.instance.as_str(), shared) {
+        Err(RulesError::Unavailable(reason)) if !config.listeners.is_empty() && !config.require_splice => {
+            tracing::error!(
+                reason,
+                "[accelerate] is not in force: all connections pass through, and the listeners relay (`longsplice doctor` says \
+                 what is missing; with require_splice = true the daemon ends instead)"
+            );
+            Ok(None)
+        }
+        started => started.map(Some),
+    }
+}
+
 impl InForce {
     /// Puts the first configuration in force. `owner` of the routes: a predecessor that runs, or this process.
     ///
@@ -89,12 +110,10 @@ impl InForce {
             }
         }
         // Set the rules last: the listeners that they deliver to accept by now, and handshakes are read.
-        let accelerate = config.accelerate.clone();
-        let accelerator = accelerate
-            .map(|accelerate| Accelerator::start(accelerate, config.instance.as_str(), &shared))
-            .transpose()
-            .map_err(SetupError::from)?;
-        let rules = Arc::new(RuleManager::set_up(&config, &shared.splicer, owner).await?);
+        let accelerator = accelerator(&config, &shared).map_err(SetupError::from)?;
+        let accelerates = accelerator.is_some();
+        let rules = RuleManager::set_up(&config, &shared.splicer, owner, accelerates).await?;
+        let rules = Arc::new(rules);
         let config_status = Arc::new(ConfigStatus::new(
             shown(&services, &sockets),
             Arc::clone(&upstreams),
