@@ -95,6 +95,44 @@ fn a_leg_with_a_congestion_control_of_its_own_keeps_a_connection() {
     }
 }
 
+/// Sockets that are built for a connection which comes back have the congestion control that the configuration names.
+#[test]
+fn a_connection_that_is_taken_over_again_has_its_congestion_control() {
+    let net = long_path("acc-own-again");
+    net.forwarder
+        .sysctl("net.ipv4.tcp_congestion_control", "cubic")
+        .unwrap();
+    let node = Node::new(net, &["--outside-congestion", "reno"]);
+    let mut pair = node.connect();
+    pair.exchange(1_000);
+    let port = pair.client_port();
+    let flow = node
+        .daemon
+        .wait_flow("the connection", |f| f.client.peer.port() == port);
+    let server = node.listener.local_addr().unwrap().port();
+    let toward = |port: u16| {
+        let filter = format!("dport = :{port}");
+        let out = node
+            .net
+            .forwarder
+            .command("ss")
+            .args(["-tnHi", &filter])
+            .output()
+            .unwrap();
+        let text = String::from_utf8(out.stdout).unwrap();
+        ["reno", "cubic"].map(|name| text.split_whitespace().any(|word| word == name))
+    };
+    let (reno, cubic) = ([true, false], [false, true]);
+    assert_eq!((toward(server), toward(port)), (reno, cubic));
+    node.daemon.splice(flow.id).unwrap();
+    node.daemon.wait_state(port, &["detached"]);
+    node.daemon.unsplice(flow.id).unwrap();
+    node.daemon.wait_state(port, &["relay"]);
+    assert_eq!((toward(server), toward(port)), (reno, cubic));
+    pair.exchange(100_000);
+    pair.close();
+}
+
 /// A handshake that met a full queue makes its leg look longer than it is. The connection is not released for it.
 #[test]
 fn a_handshake_behind_a_full_queue_is_no_reason_for_a_release() {

@@ -13,7 +13,7 @@ use std::{
 use longsplice_engine::{Distance, FlowId, LOSS_SEGMENTS, LOSSY, PerSide};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use super::{Accelerator, counts::AgainReason};
+use super::{Accelerator, admission::Place, counts::AgainReason};
 
 /// Time between two looks.
 const LOOK: Duration = Duration::from_secs(1);
@@ -44,6 +44,8 @@ const MOST: usize = 16_384;
 pub(super) struct Released {
     pub(super) ends: (SocketAddr, SocketAddr),
     pub(super) class: usize,
+    /// Side of the client; `None`: unknown.
+    pub(super) client: Option<Place>,
     pub(super) round_trips: PerSide<Option<Duration>>,
     /// Number of times that it was taken over for its losses.
     pub(super) times: u32,

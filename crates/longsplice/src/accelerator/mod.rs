@@ -17,7 +17,6 @@ mod release;
 
 use std::{
     collections::HashMap,
-    io,
     net::SocketAddr,
     os::fd::AsFd,
     sync::{
@@ -235,18 +234,12 @@ impl Accelerator {
         self.counts.taken_over();
         let Opened { pair, step, handle } = opened;
         let client = self.interfaces.place(step.client_interface);
-        for (socket, is_inside) in [
-            (&pair.client, client == Some(Place::Inside)),
-            (&pair.server, client == Some(Place::Outside)),
-        ] {
-            if self.set_congestion(socket, is_inside).is_err() {
-                self.counts.note_congestion_failure();
-            }
-        }
+        self.set_congestion(&pair.client, &pair.server, client);
         self.note_distance(step.server, handle.round_trips().server);
         let released = Released {
             ends: (step.client, step.server),
             class: self.class_of(&step),
+            client,
             round_trips: handle.round_trips(),
             times: 0,
         };
@@ -262,12 +255,22 @@ impl Accelerator {
         })
     }
 
-    fn set_congestion(&self, socket: impl AsFd, is_inside: bool) -> io::Result<()> {
-        let name = match is_inside {
-            true => &self.config.inside_congestion,
-            false => &self.config.outside_congestion,
+    /// Sets the configured congestion controls. `place`: side of the client; with an unknown one the kernel's own stay.
+    fn set_congestion(&self, client: impl AsFd, server: impl AsFd, place: Option<Place>) {
+        let (inside, outside) = (&self.config.inside_congestion, &self.config.outside_congestion);
+        let (of_client, of_server) = match place {
+            Some(Place::Inside) => (inside, outside),
+            Some(Place::Outside) => (outside, inside),
+            None => return,
         };
-        congestion::set(socket, name.as_deref())
+        for set in [
+            congestion::set(client, of_client.as_deref()),
+            congestion::set(server, of_server.as_deref()),
+        ] {
+            if set.is_err() {
+                self.counts.note_congestion_failure();
+            }
+        }
     }
 
     /// Takes a released connection over again. It stays so until its release is requested.
@@ -286,9 +289,11 @@ impl Accelerator {
         let released = known.unwrap_or(Released {
             ends,
             class: usize::MAX,
+            client: None,
             round_trips: PerSide::both(None),
             times: 0,
         });
+        self.set_congestion(&returned.client, &returned.server, released.client);
         let pair = self.with_idle(taken_over_again(returned, reason), None);
         self.carry(Box::new(pair), FlowHandle::default(), released);
     }
@@ -349,6 +354,7 @@ impl Accelerator {
                         false => AgainReason::Command,
                     };
                     self.counts.taken_over_again(reason);
+                    self.set_congestion(&returned.client, &returned.server, released.client);
                     call = splice(taken_over_again(returned, reason));
                 }
                 Ok(Ended::Returned(returned)) => call = splice(returned.into()),
