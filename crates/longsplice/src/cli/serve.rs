@@ -1,6 +1,6 @@
 //! Runs a daemon: `run` and `forward`.
 
-use std::{path::PathBuf, process::ExitCode, time::Duration};
+use std::{ops::RangeInclusive, path::PathBuf, process::ExitCode, time::Duration};
 
 use longsplice_core::route::Table;
 use longsplice_engine::SplicerConfig;
@@ -76,6 +76,12 @@ fn forward_config(args: Forward, common: &Common) -> Result<Config, String> {
     at_least_a_second("--idle-timeout", Some(idle_timeout))?;
     let relay_idle = args.relay_idle_timeout.map(|p| p.0);
     at_least_a_second("--relay-idle-timeout", relay_idle)?;
+    let connect_timeout = within(
+        "--connect-timeout",
+        args.connect_timeout,
+        DEFAULT_CONNECT_TIMEOUT,
+        &rules::CONNECT_TIMEOUT,
+    )?;
     let unsplice = args.unsplice.unwrap_or_default();
     if let Some(rules::Complaint { message, help }) = rules::unsplice(args.splice, unsplice) {
         return Err(format!("--{message}\n{help}"));
@@ -116,7 +122,7 @@ fn forward_config(args: Forward, common: &Common) -> Result<Config, String> {
             unsplice,
             rate_limit: args.rate_limit.unwrap_or_default(),
             idle: config::idle_policy(relay_idle, args.keepalive),
-            connect_timeout: args.connect_timeout.map_or(DEFAULT_CONNECT_TIMEOUT, |p| p.0),
+            connect_timeout,
             max_connections: None,
             on_full: OnFull::default(),
             congestion: args.congestion,
@@ -142,6 +148,21 @@ pub(super) fn accelerate(args: Accelerate, common: &Common) -> Result<ExitCode, 
     serve(Config { admin, log, ..config }, None, replace)
 }
 
+/// Returns the given duration or the default, unless it lies outside of the range that a file may name.
+fn within(
+    option: &str,
+    given: Option<Period>,
+    default: Duration,
+    range: &RangeInclusive<Duration>,
+) -> Result<Duration, String> {
+    let Some(given) = given else { return Ok(default) };
+    if range.contains(&given.0) {
+        return Ok(given.0);
+    }
+    let (least, most) = (Period(*range.start()), Period(*range.end()));
+    Err(format!("{option} {given} is out of range: use {least} to {most}"))
+}
+
 fn at_least_a_second(option: &str, given: Option<Duration>) -> Result<(), String> {
     match given.filter(|time| *time < Duration::from_secs(1)) {
         Some(short) => Err(format!("{option} {} is too short: use 1s or more", Period(short))),
@@ -160,11 +181,11 @@ fn accelerate_config(args: Accelerate, common: &Common) -> Result<Config, String
         to: args.to,
         ports: args.port,
         except: args.except,
-        min_rtt: args.min_rtt.map_or(default.min_rtt, |p| p.0),
+        min_rtt: within("--min-rtt", args.min_rtt, default.min_rtt, &rules::MIN_RTT)?,
         min_gain: args
             .min_gain
             .map_or(default.min_gain, |gain| (gain * 100.0).round() as u32),
-        queue: args.queue.map_or(default.queue, |p| p.0),
+        queue: within("--queue", args.queue, default.queue, &rules::QUEUE)?,
         idle_timeout: idle.unwrap_or(default.idle_timeout),
         max_connections: args.max_connections.unwrap_or(default.max_connections),
         early_accept: args.early_accept,
@@ -263,6 +284,7 @@ mod tests {
         let cli = Cli::try_parse_from(line.split(' ')).map_err(|e| e.to_string())?;
         match cli.command {
             Command::Forward(forward) => forward_config(*forward, &cli.common),
+            Command::Accelerate(accelerate) => accelerate_config(*accelerate, &cli.common),
             other => panic!("{other:?}"),
         }
     }
@@ -309,8 +331,30 @@ mod tests {
     }
 
     #[test]
+    fn an_accelerators_durations_have_the_ranges_of_a_file() {
+        for (rest, says) in [
+            ("--queue 0s", "--queue 0s is out of range: use 1ms to 10s"),
+            ("--queue 11s", "--queue 11s is out of range"),
+            ("--min-rtt 2m", "out of range: use 0s to 1m"),
+        ] {
+            let e = config(&format!("longsplice accelerate --inside a --outside b {rest}")).unwrap_err();
+            assert!(e.contains(says), "{rest}: {e}");
+        }
+        let least = config("longsplice accelerate --inside a --outside b --queue 1ms --min-rtt 0s").unwrap();
+        let accelerate = least.accelerate.unwrap();
+        assert_eq!(
+            (accelerate.queue, accelerate.min_rtt),
+            (Duration::from_millis(1), Duration::ZERO)
+        );
+    }
+
+    #[test]
     fn what_cannot_be_meant_is_refused_with_the_remedy() {
         for (rest, says) in [
+            (
+                "--listen :80 --to a:1 --connect-timeout 0s",
+                "--connect-timeout 0s is out of range: use 1ms to 10m",
+            ),
             ("--to a:1", "--listen <ADDR>"),
             ("--listen :80 --to a", "has no port: write a:PORT"),
             ("--listen :80 --to a:1 --splice soon", "after=BYTES"),

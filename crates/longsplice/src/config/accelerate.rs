@@ -241,22 +241,16 @@ impl Settler<'_> {
             flatten(list).into_iter().map(Spanned::into_inner).collect()
         };
         let default = AccelerateConfig::between(names(raw.inside), names(raw.outside));
-        let (ms, second) = (Duration::from_millis(1), Duration::from_secs(1));
+        let second = Duration::from_secs(1);
         let config = AccelerateConfig {
             inside_congestion: self.congestion(raw.inside_congestion),
             outside_congestion: self.congestion(raw.outside_congestion),
             to: list(raw.to),
             ports: list(raw.ports),
             except: list(raw.except),
-            min_rtt: self.period(
-                "min_rtt",
-                raw.min_rtt,
-                default.min_rtt,
-                Duration::ZERO,
-                60 * second,
-            ),
+            min_rtt: self.period_in("min_rtt", raw.min_rtt, default.min_rtt, &rules::MIN_RTT),
             min_gain: self.gain(raw.min_gain),
-            queue: self.period("queue", raw.queue, default.queue, ms, 10 * second),
+            queue: self.period_in("queue", raw.queue, default.queue, &rules::QUEUE),
             idle_timeout: self.period(
                 "idle_timeout",
                 raw.idle_timeout,

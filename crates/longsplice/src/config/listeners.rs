@@ -264,12 +264,11 @@ impl Settler<'_> {
             unsplice,
             rate_limit: given.rate_limit.unwrap_or_default(),
             idle: idle_policy(Some(relay_idle_timeout), given.keepalive),
-            connect_timeout: self.period(
+            connect_timeout: self.period_in(
                 "connect_timeout",
                 given.connect_timeout,
                 DEFAULT_CONNECT_TIMEOUT,
-                ms,
-                ms * 600_000,
+                &rules::CONNECT_TIMEOUT,
             ),
             max_connections: given
                 .max_connections

@@ -2,6 +2,7 @@
 
 use std::{
     net::{IpAddr, SocketAddr},
+    ops::RangeInclusive,
     time::Duration,
 };
 
@@ -11,6 +12,15 @@ use longsplice_engine::Until;
 
 use super::period::Period;
 use crate::address::{PortRange, Target};
+
+/// Range of `connect_timeout`.
+pub const CONNECT_TIMEOUT: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(600);
+
+/// Range of an accelerator's `min_rtt`.
+pub const MIN_RTT: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(60);
+
+/// Range of an accelerator's `queue`.
+pub const QUEUE: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(10);
 
 /// Shortest time until an unsplice: with less, a connection would do little but come back.
 const LEAST_UNSPLICE_TIME: Duration = Duration::from_millis(1);

@@ -1,7 +1,7 @@
 //! Collects what is wrong with a file, and checks the values that several sections have.
 
 use std::{
-    ops::Range,
+    ops::{Range, RangeInclusive},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -74,6 +74,17 @@ impl<'a> Settler<'a> {
             &format!("use {} to {}", Period(least), Period(most)),
         );
         default
+    }
+
+    /// Checks a duration that the command line checks as well.
+    pub(super) fn period_in(
+        &mut self,
+        key: &str,
+        given: Option<Spanned<Period>>,
+        default: Duration,
+        range: &RangeInclusive<Duration>,
+    ) -> Duration {
+        self.period(key, given, default, *range.start(), *range.end())
     }
 
     /// Checks that an upstream of this name exists.
