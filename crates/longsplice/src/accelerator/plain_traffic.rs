@@ -5,7 +5,10 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use tokio::time::{MissedTickBehavior, interval};
 
+use longsplice_engine::rules::{RuleInfo, RulesInfo};
+
 use super::Accelerator;
+use crate::config::AccelerateConfig;
 
 /// Time between two looks.
 const LOOK: Duration = Duration::from_millis(500);
@@ -21,11 +24,16 @@ struct Packets {
     taken_over: u64,
     /// Packets that pass: of released connections, and of those that were never taken over.
     plain: u64,
+    /// Those of them that are for this host, since its rules were set.
+    own: u64,
 }
 
 impl Packets {
-    /// Sums the counters of the rules (`rules list`) and those of segments (`status`).
-    fn of(rules: &BTreeMap<String, u64>, segments: &BTreeMap<String, u64>) -> Packets {
+    /// Sums the counters of the verdicts and of the rules (`rules list`), and those of segments (`status`).
+    fn of(rules: &RulesInfo, segments: &BTreeMap<String, u64>) -> Packets {
+        let is_own = |info: &&RuleInfo| AccelerateConfig::is_for_this_host(&info.rule);
+        let own = rules.rules.iter().filter(is_own).map(|info| info.packets).sum();
+        let rules = &rules.verdicts;
         let sum = |counts: &BTreeMap<String, u64>, names: &[&str]| {
             names.iter().filter_map(|name| counts.get(*name)).sum::<u64>()
         };
@@ -33,12 +41,15 @@ impl Packets {
             taken_over: sum(rules, &["followed"]),
             plain: sum(rules, &["unmatched", "foreign", "passed"])
                 + sum(segments, &["forwarded", "forwarded_xdp"]),
+            own,
         }
     }
 
     /// Returns true if enough plain packets came since `before` to share a queue.
     fn has_plain_traffic(self, before: Packets) -> bool {
-        let plain = self.plain.saturating_sub(before.plain);
+        // Rules that were set anew count from zero.
+        let own = self.own.checked_sub(before.own).unwrap_or(self.own);
+        let plain = self.plain.saturating_sub(before.plain).saturating_sub(own);
         let all = plain + self.taken_over.saturating_sub(before.taken_over);
         plain >= LEAST && plain.saturating_mul(100) >= all.saturating_mul(LEAST_PERCENT)
     }
@@ -57,7 +68,7 @@ impl Accelerator {
                 continue;
             }
             let splicer = self.splicer();
-            let now = Packets::of(&splicer.rules().verdicts, &splicer.counters().segments);
+            let now = Packets::of(&splicer.rules(), &splicer.counters().segments);
             let before = last.replace(now).unwrap_or(now);
             splicer.set_plain_traffic(now.has_plain_traffic(before));
         }
@@ -70,7 +81,11 @@ mod tests {
 
     #[test]
     fn a_share_of_the_packets_counts_and_a_few_do_not() {
-        let packets = |taken_over, plain| Packets { taken_over, plain };
+        let packets = |taken_over, plain| Packets {
+            taken_over,
+            plain,
+            own: 0,
+        };
         let before = packets(1_000, 1_000);
         for (now, expected) in [
             (packets(1_000, 1_000), false),
@@ -78,6 +93,24 @@ mod tests {
             (packets(2_000, 1_030), false),
             (packets(2_000, 1_031), true),
             (packets(1_000, 1_010), true),
+        ] {
+            assert_eq!(now.has_plain_traffic(before), expected, "{now:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_for_this_host_shares_no_queue() {
+        let packets = |plain, own| Packets {
+            taken_over: 0,
+            plain,
+            own,
+        };
+        let before = packets(1_000, 700);
+        for (now, expected) in [
+            (packets(2_000, 1_700), false),
+            (packets(2_000, 1_690), true),
+            // The rules were set anew.
+            (packets(1_500, 500), false),
         ] {
             assert_eq!(now.has_plain_traffic(before), expected, "{now:?}");
         }
@@ -92,12 +125,28 @@ mod tests {
             ("foreign", 4),
             ("asked", 1_000),
         ]);
-        let packets = Packets::of(&rules, &counts(&[("forwarded", 8), ("emitted", 1_000)]));
+        let own = AccelerateConfig::between(vec!["eth1".into()], vec!["eth0".into()]);
+        let own = own.rules(&["198.18.1.1".parse().unwrap()]).into_iter();
+        let info = RulesInfo {
+            verdicts: rules,
+            rules: own
+                .map(|rule| RuleInfo {
+                    rule,
+                    packets: 16,
+                    bytes: 0,
+                    flows: 0,
+                    dropped: 0,
+                })
+                .collect(),
+            ..RulesInfo::default()
+        };
+        let packets = Packets::of(&info, &counts(&[("forwarded", 8), ("emitted", 1_000)]));
         assert_eq!(
             packets,
             Packets {
                 taken_over: 1,
-                plain: 14
+                plain: 14,
+                own: 2 * 16,
             }
         );
     }

@@ -32,6 +32,9 @@ const DEFAULT_IDLE_TIMEOUT: Duration = Duration::from_secs(3_600);
 /// Number of connections that are taken over at once, by default.
 const DEFAULT_MAX_CONNECTIONS: u32 = 16_384;
 
+/// End of the name of a rule for packets to this host itself.
+const TO_THIS_HOST: &str = "to this host";
+
 /// Settings of the transparent accelerator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AccelerateConfig {
@@ -204,6 +207,11 @@ impl AccelerateConfig {
         None
     }
 
+    /// Returns true if a rule is one of [`AccelerateConfig::rules`] for packets to this host itself.
+    pub fn is_for_this_host(rule: &Rule) -> bool {
+        rule.action == Action::Pass && rule.name.ends_with(TO_THIS_HOST)
+    }
+
     /// Returns the rules that bring handshakes and taken-over connections to this process, around the host's `own`
     /// addresses.
     pub fn rules(&self, own: &[IpAddr]) -> Vec<Rule> {
@@ -225,7 +233,7 @@ impl AccelerateConfig {
                     });
                 }
             };
-            pass("to this host", &[], &own);
+            pass(TO_THIS_HOST, &[], &own);
             pass("excepted sources", &self.except, &[]);
             pass("excepted destinations", &[], &self.except);
             all.extend(handshake::rules(&interface, &interface, &self.to, &self.ports));
