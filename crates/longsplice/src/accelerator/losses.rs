@@ -4,13 +4,14 @@
 //! connection that was taken over again for its losses stays so until its room is needed, or until a command.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     net::SocketAddr,
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
 use longsplice_engine::{Distance, FlowId, LOSS_SEGMENTS, LOSSY, PerSide};
+use parking_lot::Mutex;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::{Accelerator, admission::Place, counts::AgainReason};
@@ -39,10 +40,13 @@ const REST: Duration = Duration::from_secs(5);
 /// Largest number of released connections that are watched; some 150 bytes each.
 const MOST: usize = 16_384;
 
+/// Addresses of a connection's ends: the client, the server.
+type Ends = (SocketAddr, SocketAddr);
+
 /// A released connection.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Released {
-    pub(super) ends: (SocketAddr, SocketAddr),
+    pub(super) ends: Ends,
     pub(super) class: usize,
     /// Side of the client; `None`: unknown.
     pub(super) client: Option<Place>,
@@ -102,6 +106,38 @@ impl ReleasedTable {
         self.0.insert(id, watched);
     }
 
+    /// Takes back that a connection was taken over for its losses. It rests before the next attempt, all the same.
+    fn stays_released(&mut self, id: FlowId, released: Released) {
+        if let Some(watched) = self.0.get_mut(&id) {
+            watched.released = released;
+        }
+    }
+
+    /// Watches a connection that was just released. One that finds no room stays released.
+    fn watch(&mut self, id: FlowId, released: Released) {
+        if self.0.len() < MOST {
+            self.insert(id, released);
+        }
+    }
+
+    /// Forgets connections that have ended, if there is no room for a further one. Each of them is looked up, so this leaves
+    /// the table to others meanwhile.
+    fn forget_ended(table: &Mutex<ReleasedTable>, is_there: impl Fn(FlowId, Ends) -> bool) {
+        let began = Instant::now();
+        let all: Vec<(FlowId, Ends)> = {
+            let table = table.lock();
+            if table.0.len() < MOST {
+                return;
+            }
+            let ends = |(id, watched): (&FlowId, &Watched)| (*id, watched.released.ends);
+            table.0.iter().map(ends).collect()
+        };
+        let ended = all.into_iter().filter(|(id, ends)| !is_there(*id, *ends));
+        let ended: HashSet<FlowId> = ended.map(|(id, _)| id).collect();
+        let stays = |id: &FlowId, watched: &mut Watched| watched.since > began || !ended.contains(id);
+        table.lock().0.retain(stays);
+    }
+
     pub(super) fn remove(&mut self, id: FlowId) {
         self.0.remove(&id);
     }
@@ -115,19 +151,13 @@ impl ReleasedTable {
 impl Accelerator {
     /// Watches a connection that was just released.
     pub(super) fn watch(&self, id: FlowId, released: Released) {
-        let mut table = self.released.lock();
-        if table.0.len() >= MOST {
-            let is_there = |id: &FlowId, watched: &mut Watched| {
-                let (client, server) = watched.released.ends;
-                let flow = self.splicer().transparent_flow(client, server);
-                flow.is_some_and(|flow| flow.id == *id)
-            };
-            table.0.retain(is_there);
-        }
-        // One that finds no room stays released.
-        if table.0.len() < MOST {
-            table.insert(id, released);
-        }
+        self.released.lock().watch(id, released);
+    }
+
+    /// Returns whether a released connection runs on without sockets.
+    fn is_released(&self, id: FlowId, (client, server): Ends) -> bool {
+        let flow = self.splicer().transparent_flow(client, server);
+        flow.is_some_and(|flow| flow.id == id)
     }
 
     /// Looks after released connections until the process ends.
@@ -140,6 +170,7 @@ impl Accelerator {
                 return;
             }
             self.notrack.look();
+            ReleasedTable::forget_ended(&self.released, |id, ends| self.is_released(id, ends));
             for (id, released) in self.lossy() {
                 self.take_over_again(id, released).await;
             }
@@ -194,27 +225,83 @@ impl Accelerator {
             return;
         }
         let (client, server) = released.ends;
-        let now = std::time::Instant::now();
-        self.distances.lock().note_lossy([client.ip(), server.ip()], now);
         let taken = Released {
             times: released.times + 1,
             ..released
         };
         // The task that still carries it learns the number of times from here.
         self.released.lock().insert(id, taken);
-        match self.splicer().request_unsplice(id).await {
-            Ok(Some(returned)) => self.resume(returned, AgainReason::Losses),
-            Ok(None) => {}
-            Err(error) => tracing::debug!(flow = %id, %error, "lossy, and not taken over again"),
+        let returned = match self.splicer().request_unsplice(id).await {
+            Ok(returned) => returned,
+            Err(error) => {
+                self.released.lock().stays_released(id, released);
+                return tracing::debug!(flow = %id, %error, "lossy, and not taken over again");
+            }
+        };
+        let now = std::time::Instant::now();
+        self.distances.lock().note_lossy([client.ip(), server.ip()], now);
+        if let Some(returned) = returned {
+            self.resume(returned, AgainReason::Losses);
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
 
     const WINDOW: u64 = SEGMENTS * SEGMENT;
+
+    fn released() -> Released {
+        Released {
+            ends: ("198.18.1.1:1".parse().unwrap(), "198.18.2.1:2".parse().unwrap()),
+            class: 0,
+            client: None,
+            round_trips: PerSide::both(None),
+            times: 0,
+        }
+    }
+
+    /// Each look-up is a system call, and each release would make 16,384 of them.
+    #[test]
+    fn a_full_table_is_looked_through_once_a_look_and_stays_open_to_others() {
+        let table = Mutex::new(ReleasedTable::default());
+        let look_ups = Cell::new(0);
+        let look = |is_there: fn(FlowId) -> bool| {
+            ReleasedTable::forget_ended(&table, |id, _| {
+                look_ups.set(look_ups.get() + 1);
+                assert!(table.try_lock().is_some(), "a release waits");
+                is_there(id)
+            });
+        };
+        let add = |id| table.lock().watch(FlowId(id), released());
+        let most = MOST as u32;
+        (0..most - 1).for_each(add);
+        look(|_| false);
+        add(most - 1);
+        add(most);
+        assert_eq!(look_ups.get(), 0);
+        assert!(table.lock().get(FlowId(most)).is_none(), "there is no room");
+        look(|id| id.0 != 7);
+        assert_eq!(look_ups.get(), MOST);
+        add(most);
+        let is_known = |id| table.lock().get(FlowId(id)).is_some();
+        assert_eq!([6, 7, most].map(is_known), [true, false, true]);
+    }
+
+    #[test]
+    fn an_attempt_that_fails_is_none_of_the_three() {
+        let mut table = ReleasedTable::default();
+        let before = released();
+        table.insert(FlowId(1), Released { times: 1, ..before });
+        table.stays_released(FlowId(1), before);
+        assert_eq!(table.get(FlowId(1)).unwrap().times, 0);
+        // It has ended meanwhile.
+        table.stays_released(FlowId(2), before);
+        assert!(table.get(FlowId(2)).is_none());
+    }
 
     #[test]
     fn two_lossy_windows_in_a_row_are_a_lossy_path() {
