@@ -11,7 +11,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use crate::{
-    accelerator::Accelerator,
+    accelerator::{Accelerator, all_open},
     access_log::{AccessLog, End, record_flows},
     admin::{Admin, Claim, ClaimError, Places, claim, inherit, server},
     config::{Config, ListenerConfig, OnShutdown},
@@ -275,13 +275,11 @@ async fn tend_memory(shared: Weak<Shared>, accelerator: Option<Weak<Accelerator>
         tokio::time::sleep(memory::PERIOD).await;
         let Some(shared) = shared.upgrade() else { return };
         let open = shared.tracker.count();
-        let measures = shared.memory.measures(open);
+        let accelerator = accelerator.as_ref().and_then(Weak::upgrade);
+        let all = all_open(&shared, accelerator.as_deref());
+        let measures = shared.memory.measures(all, open);
         shared.splicer.set_memory_pressure(measures.detach);
-        if let Some(accelerator) = accelerator
-            .as_ref()
-            .and_then(Weak::upgrade)
-            .filter(|_| measures.detach)
-        {
+        if let Some(accelerator) = accelerator.filter(|_| measures.detach) {
             accelerator.relieve();
         }
         if let Some(most) = measures.shed {

@@ -1,9 +1,17 @@
 //! Connections of an accelerator that make room for those of an earlier class.
 
-use std::net::IpAddr;
+use std::{
+    fs,
+    io::ErrorKind,
+    net::{IpAddr, TcpStream},
+    thread,
+    time::Duration,
+};
 
 use longsplice_lab::Emulated;
-use longsplice_tests::{Pair, addr, connect_from, ip, line, nodad, soon};
+use longsplice_tests::{Config, Daemon, Pair, SOON, addr, connect_from, emulated, ip, line, nodad, soon};
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::accelerate::{Node, long_path, passed_through, totals};
 
@@ -68,6 +76,131 @@ impl Crowded {
             .find(|flow| flow.client.peer.port() == pair.client_port());
         flow.is_some_and(|flow| matches!(flow.state.as_str(), "dormant" | "detached"))
     }
+}
+
+/// The SYNs of many connections come before the first answer. Each answer finds its place, or none.
+#[test]
+fn connections_that_open_at_once_keep_to_the_limit() {
+    const CONNECTIONS: usize = 100;
+    const MOST: u64 = 10;
+    let link = || "rtt=300ms,100Mbit".parse().unwrap();
+    let net = emulated("acc-at-once", link(), link());
+    let node = Node::new(net, &["--max-connections", "10", "--min-gain", "1.01"]);
+    let target = node.listener.local_addr().unwrap();
+    let connect = || {
+        let connected = TcpStream::connect_timeout(&target, SOON);
+        connected.unwrap()
+    };
+    let all = || -> Vec<TcpStream> {
+        thread::scope(|scope| {
+            let threads: Vec<_> = (0..CONNECTIONS).map(|_| scope.spawn(connect)).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        })
+    };
+    let connected = node.net.client.run(all).unwrap();
+    let status = node.wait_status("a decision about each", |s| {
+        let passed = &s.accelerator.as_ref().unwrap().passed_through_total;
+        totals(s).0 + passed.values().sum::<u64>() >= CONNECTIONS as u64
+    });
+    let (taken_over, released) = totals(&status);
+    let held = taken_over - released;
+    assert!((1..=MOST).contains(&held), "{:?}", status.accelerator);
+    drop(connected);
+}
+
+/// A connection is not released for a SYN that no server answers.
+#[test]
+fn a_server_that_does_not_answer_takes_no_room() {
+    let crowded = Crowded::new("acc-silent", "1");
+    let mut other = crowded.other();
+    other.exchange(100_000);
+    let net = &crowded.node.net;
+    let silent = addr("198.18.9.9");
+    ip(
+        &net.forwarder,
+        &format!("route add {}/24 via {}", addr("198.18.9.0"), net.server_addr),
+    );
+    ip(&net.server, &format!("route add blackhole {silent}"));
+    let connect = || TcpStream::connect_timeout(&(silent, 7_000).into(), Duration::from_millis(1_500));
+    let timed_out = net.client.run(connect).unwrap().unwrap_err();
+    assert_eq!(timed_out.kind(), ErrorKind::TimedOut);
+    assert!(!crowded.is_released(&other));
+    // A server that answers does.
+    let mut preferred = crowded.preferred();
+    preferred.exchange(1_000);
+    soon("the release", || crowded.is_released(&other));
+    for pair in [&mut other, &mut preferred] {
+        pair.exchange(1_000);
+        pair.close();
+    }
+}
+
+/// Returns the memory that counts as the process's own, in bytes.
+fn resident(pid: u32) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("RssAnon:"))
+        .unwrap();
+    let kib: u64 = line.trim().trim_end_matches(" kB").parse().unwrap();
+    kib << 10
+}
+
+/// What the sockets of taken-over connections hold in the kernel counts, and they are released before it is too much.
+#[test]
+fn idle_connections_are_released_when_memory_runs_short() {
+    const THREADS: usize = 20;
+    const EACH: usize = 35;
+    /// Memory that the sockets of a connection count with.
+    const SOCKETS: u64 = 8 << 10;
+    /// Smallest limit of memory.
+    const LEAST: u64 = 16 << 20;
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    let most = Rlimit {
+        current: maximum,
+        maximum,
+    };
+    setrlimit(Resource::Nofile, most).unwrap();
+    let config = |memory: &str| {
+        Config::new()
+            .set(&format!("memory = \"{memory}\""))
+            .set("[accelerate]\ninside = \"f0\"\noutside = \"f1\"")
+    };
+    let node = Node::with(long_path("acc-memory"), Daemon::of(&config("none")));
+    let target = node.listener.local_addr().unwrap();
+    let connect = || -> Vec<TcpStream> {
+        let one = |_| TcpStream::connect_timeout(&target, SOON).unwrap();
+        (0..EACH).map(one).collect()
+    };
+    let all = || -> Vec<TcpStream> {
+        thread::scope(|scope| {
+            let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(connect)).collect();
+            threads
+                .into_iter()
+                .flat_map(|thread| thread.join().unwrap())
+                .collect()
+        })
+    };
+    let accept = || -> Vec<_> {
+        (0..THREADS * EACH)
+            .map(|_| node.listener.accept().unwrap())
+            .collect()
+    };
+    let (connected, accepted) = thread::scope(|scope| {
+        let accepted = scope.spawn(accept);
+        (node.net.client.run(all).unwrap(), accepted.join().unwrap())
+    });
+    let opened = (THREADS * EACH) as u64;
+    node.wait_status("all to be taken over", |s| totals(s).0 == opened);
+    // Three quarters of the limit lie above the process's own memory, and below that with the sockets.
+    let own = resident(node.daemon.pid());
+    let limit = ((own + opened * SOCKETS / 2) * 4 / 3).max(LEAST);
+    let threshold = limit / 4 * 3;
+    assert!((own..own + opened * SOCKETS).contains(&threshold), "{own} bytes");
+    node.daemon.change(&config(&format!("{limit}B"))).unwrap();
+    let status = node.wait_status("a release", |s| totals(s).1 > 0);
+    assert_eq!(passed_through(&status, "memory"), 0);
+    drop((connected, accepted));
 }
 
 #[test]

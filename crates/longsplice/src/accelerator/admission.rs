@@ -69,20 +69,54 @@ impl Interfaces {
 impl Accelerator {
     /// Decides on a connection, as far as a segment of its handshake shows; counts the reason if it is passed through.
     pub(super) fn admission(self: &Arc<Self>, step: &Step) -> Admission {
-        if let Some(reason) = self.objection(step) {
+        let objection = self
+            .objection(step)
+            .or_else(|| (!self.has_room(step)).then_some(PassReason::Limit));
+        if let Some(reason) = objection {
             self.pass_through((step.client, step.server), reason);
             return Admission::PassThrough;
         }
+        self.passed.lock().remove((step.client, step.server));
         let is_early = match self.config.early_accept {
             EarlyAccept::Never => false,
             EarlyAccept::Known => step.is_known_server,
             EarlyAccept::Always => true,
         };
-        self.passed.lock().remove((step.client, step.server));
-        match is_early && step.answer.is_none() && self.early.admits() {
-            true => Admission::AnswerEarly,
+        // Clients that may be forged addresses take a part of the room only.
+        let may_be_early = step.answer.is_none() && self.early.connecting() < self.most_unconfirmed();
+        match is_early && may_be_early && self.early.admits() {
+            true => {
+                self.take_room(step);
+                Admission::AnswerEarly
+            }
             false => Admission::TakeOver,
         }
+    }
+
+    /// Returns whether there is room for a connection. Makes it at the answer of the server, when nothing else speaks
+    /// against the connection: many a SYN is never answered.
+    fn has_room(self: &Arc<Self>, step: &Step) -> bool {
+        let most = self.config.max_connections as usize;
+        let open = self.holds_at(step);
+        // A released connection counts until its old bytes are delivered: leave some room for that.
+        open < most
+            || open < most + most.div_ceil(8)
+                && match &step.answer {
+                    None => self.can_make_room(self.class_of(step)),
+                    Some(_) => self.make_room(self.class_of(step)),
+                }
+    }
+
+    /// Makes room for a connection whose client is answered now, if there is none.
+    fn take_room(self: &Arc<Self>, step: &Step) {
+        if self.holds_at(step) >= self.config.max_connections as usize {
+            self.make_room(self.class_of(step));
+        }
+    }
+
+    /// Returns the number of connections that have sockets here, as a handshake comes to this step.
+    fn holds_at(&self, step: &Step) -> usize {
+        self.carried.lock().len() + step.unconfirmed + self.early.connecting()
     }
 
     fn objection(self: &Arc<Self>, step: &Step) -> Option<PassReason> {
@@ -102,19 +136,11 @@ impl Accelerator {
             if let Some(reason) = self.objection_of_distance(step, None) {
                 return Some(reason);
             }
-            let open = self.carried.lock().len() + step.unconfirmed;
-            let most = self.config.max_connections as usize;
-            // A released connection counts until its old bytes are delivered: leave some room for that.
-            let is_full =
-                open >= most && (open >= most + most.div_ceil(8) || !self.make_room(self.class_of(step)));
-            if is_full {
-                return Some(PassReason::Limit);
-            }
             if self.buffers.are_short() {
                 return Some(PassReason::Memory);
             }
-            let held = open + self.shared.tracker.count();
-            return (!self.shared.memory.admits(held)).then_some(PassReason::Memory);
+            let all = self.holds_at(step) + self.shared.tracker.count();
+            return (!self.shared.memory.admits_taken_over(all)).then_some(PassReason::Memory);
         };
         if !self.buffers.can_gain(step.window) {
             return Some(PassReason::Buffers);

@@ -14,7 +14,7 @@ use longsplice_engine::{Distance, FlowId, LOSS_SEGMENTS, LOSSY, PerSide};
 use parking_lot::Mutex;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use super::{Accelerator, admission::Place, counts::AgainReason};
+use super::{Accelerator, admission::Place, all_open, counts::AgainReason};
 
 /// Time between two looks.
 const LOOK: Duration = Duration::from_secs(1);
@@ -219,9 +219,9 @@ impl Accelerator {
 
     /// Takes a connection over for its losses, if there is room for it.
     async fn take_over_again(self: &Arc<Self>, id: FlowId, released: Released) {
-        let open = self.carried.lock().len();
-        let held = open + self.shared.tracker.count();
-        if open >= self.config.max_connections as usize || !self.shared.memory.admits(held) {
+        let is_full = self.carried.lock().len() >= self.config.max_connections as usize;
+        let all = all_open(&self.shared, Some(self));
+        if is_full || !self.shared.memory.admits_taken_over(all) {
             return;
         }
         let (client, server) = released.ends;

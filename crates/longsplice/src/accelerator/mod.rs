@@ -32,7 +32,7 @@ use longsplice_engine::{
     intercept::LocalAddresses,
     notrack::Notrack,
     policy::SplicePolicy,
-    reason::{RelayReason, SpliceReason},
+    reason::RelayReason,
     rules::{RulePacket, RulePackets, RulesError},
 };
 use parking_lot::Mutex;
@@ -322,6 +322,7 @@ impl Accelerator {
         let splice = |pair: Pair| Box::pin(self.splicer().splice(pair, Until::closed()));
         let mut call = splice(pair.with_acceleration(acceleration).with_handle(&handle));
         loop {
+            let mut is_noted = false;
             let over = tokio::select! {
                 ended = &mut call => Some(ended),
                 () = handle.spliced() => None,
@@ -329,15 +330,8 @@ impl Accelerator {
             let ended = match over {
                 Some(ended) => ended,
                 None => {
-                    self.counts.released(handle.reason());
-                    let known = handle.round_trips();
-                    released.round_trips =
-                        PerSide::from_fn(|side| known[side].or(released.round_trips[side]));
-                    // The losses of a full queue are no reason to take it over again.
-                    let is_watched = handle.reason() != Some(SpliceReason::StandingQueue);
-                    if let Some(id) = handle.id().filter(|_| is_watched) {
-                        self.watch(id, released);
-                    }
+                    self.note_release(&handle, &mut released);
+                    is_noted = true;
                     call.as_mut().await
                 }
             };
@@ -364,6 +358,10 @@ impl Accelerator {
                     break;
                 }
                 Ok(Ended::Detached(id)) => {
+                    // Both may come at one moment.
+                    if !is_noted {
+                        self.note_release(&handle, &mut released);
+                    }
                     tracing::debug!(flow = %id, "released: it runs on in the kernel");
                     break;
                 }
@@ -375,6 +373,11 @@ impl Accelerator {
         }
         self.carried.lock().remove(&number);
     }
+}
+
+/// Returns the number of connections that a daemon holds: those of listeners, and of its accelerator.
+pub(crate) fn all_open(shared: &Shared, accelerator: Option<&Accelerator>) -> usize {
+    shared.tracker.count() + accelerator.map_or(0, Accelerator::held)
 }
 
 /// Returns a pair that is taken over again, and stays so.

@@ -7,13 +7,15 @@ use std::{
     time::Duration,
 };
 
-use longsplice_engine::{FlowHandle, FlowId, FlowInfo, RequestError, handshake::Step};
+use longsplice_engine::{
+    FlowHandle, FlowId, FlowInfo, PerSide, RequestError, handshake::Step, reason::SpliceReason,
+};
 use tokio::{
     task::JoinSet,
     time::{Instant, sleep_until},
 };
 
-use super::Accelerator;
+use super::{Accelerator, losses::Released};
 
 /// Time between two attempts to release a connection.
 const AGAIN: Duration = Duration::from_millis(50);
@@ -78,6 +80,23 @@ impl Accelerator {
         classes.iter().position(has_end).unwrap_or(classes.len())
     }
 
+    /// Counts a release, and watches the connection from now on.
+    pub(super) fn note_release(&self, handle: &FlowHandle, released: &mut Released) {
+        self.counts.released(handle.reason());
+        let known = handle.round_trips();
+        released.round_trips = PerSide::from_fn(|side| known[side].or(released.round_trips[side]));
+        // The losses of a full queue are no reason to take it over again.
+        let is_watched = handle.reason() != Some(SpliceReason::StandingQueue);
+        if let Some(id) = handle.id().filter(|_| is_watched) {
+            self.watch(id, *released);
+        }
+    }
+
+    /// Returns the number of connections that have sockets here.
+    pub(super) fn held(&self) -> usize {
+        self.carried.lock().len() + self.unconfirmed.load(Ordering::Relaxed) + self.early.connecting()
+    }
+
     /// Makes room for a connection of a class: releases the oldest connection of the last class, if that is behind this
     /// one; the next one, if that cannot be released. Returns false if there is none.
     pub(super) fn make_room(self: &Arc<Self>, class: usize) -> bool {
@@ -102,6 +121,14 @@ impl Accelerator {
             tokio::spawn(release);
         }
         found
+    }
+
+    /// Returns whether a connection could be asked to make room for one of a class.
+    pub(super) fn can_make_room(&self, class: usize) -> bool {
+        let carried = self.carried.lock();
+        carried
+            .values()
+            .any(|c| c.class > class && c.may_be_asked().is_some())
     }
 
     /// Marks the oldest connection of the last class behind this one as asked for its room.

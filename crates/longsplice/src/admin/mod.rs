@@ -27,7 +27,7 @@ pub use claim::{Claim, ClaimError, claim};
 pub use places::Places;
 
 use crate::{
-    accelerator::{Accelerator, AcceleratorStatus, PassedThrough},
+    accelerator::{Accelerator, AcceleratorStatus, PassedThrough, all_open},
     access_log::LogCounts,
     config_status::{ConfigStatus, GenerationStatus},
     handover::Handover,
@@ -163,7 +163,10 @@ impl Admin {
             health: self.shared.splicer.health(),
             config_generation: Some(self.config_status.generation()),
             accelerator: self.accelerator.as_ref().map(|a| a.status()),
-            memory: self.shared.memory.status(self.shared.tracker.count()),
+            memory: self
+                .shared
+                .memory
+                .status(all_open(&self.shared, self.accelerator.as_deref())),
             access_log: log.is_on().then(|| log.counts()),
             listeners: self
                 .config_status

@@ -138,33 +138,45 @@ impl Memory {
         state.pending = 0;
     }
 
-    /// Returns whether there is memory for one more connection, beside `open` connections.
+    /// Returns whether there is memory for one more connection, beside `open` connections. One that finds none is refused,
+    /// and counted.
     pub fn admits(&self, open: usize) -> bool {
+        let admits = self.has_room(open, "new connections are refused");
+        if !admits {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+        }
+        admits
+    }
+
+    /// Returns whether there is memory to take one more connection over, beside `open` connections. One that finds none
+    /// passes through.
+    pub(crate) fn admits_taken_over(&self, open: usize) -> bool {
+        self.has_room(open, "connections pass through")
+    }
+
+    /// Counts one more connection if there is memory for it. `consequence`: what the log says of others.
+    fn has_room(&self, open: usize, consequence: &str) -> bool {
         let mut state = self.state.lock();
         let is_old = state.read_at.is_none_or(|at| at.elapsed() >= FRESH);
         if is_old || state.pending >= FRESH_FOR {
             self.look(&mut state, open);
         }
         let there_is = state.has_room();
-        match there_is {
-            true => state.pending += 1,
-            false => {
-                self.refused.fetch_add(1, Ordering::Relaxed);
-            }
-        }
+        state.pending += u64::from(there_is);
         if std::mem::replace(&mut state.short, !there_is) == there_is {
-            state.tell(there_is);
+            state.tell(there_is, consequence);
         }
         there_is
     }
 
-    /// Reads the usage, and returns the measures that it asks for, beside `open` connections.
-    pub(crate) fn measures(&self, open: usize) -> Measures {
+    /// Reads the usage, and returns the measures that it asks for, beside `open` connections. `of_listeners` of them may be
+    /// reset.
+    pub(crate) fn measures(&self, open: usize, of_listeners: usize) -> Measures {
         let mut state = self.state.lock();
         self.look(&mut state, open);
         Measures {
             detach: state.has_come_to(|t| t.detach),
-            shed: state.has_come_to(|t| t.shed).then(|| open.div_ceil(SHED)),
+            shed: state.has_come_to(|t| t.shed).then(|| of_listeners.div_ceil(SHED)),
         }
     }
 
@@ -202,7 +214,7 @@ impl State {
         })
     }
 
-    fn tell(&self, there_is: bool) {
+    fn tell(&self, there_is: bool, consequence: &str) {
         let tightest = self.readings.iter().max_by_key(|(reading, _)| reading.percent());
         let (limit, used) = tightest.map_or((0, 0), |(reading, _)| (reading.limit, reading.used));
         match there_is {
@@ -210,7 +222,7 @@ impl State {
             false => tracing::warn!(
                 limit,
                 used,
-                "memory runs short: new connections are refused (raise the limit of the control group, or `memory`)"
+                "memory runs short: {consequence} (raise the limit of the control group, or `memory`)"
             ),
         }
     }

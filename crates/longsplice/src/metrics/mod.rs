@@ -17,7 +17,12 @@ use prometheus_client::{collector::Collector, encoding::DescriptorEncoder, regis
 pub use endpoint::EndpointError;
 pub(crate) use endpoint::{Endpoint, Place};
 
-use crate::{accelerator::Accelerator, config_status::ConfigStatus, listener::Shared, logging};
+use crate::{
+    accelerator::{Accelerator, all_open},
+    config_status::ConfigStatus,
+    listener::Shared,
+    logging,
+};
 use out::{Out, alone};
 
 /// Objects that the metrics describe.
@@ -80,7 +85,8 @@ impl Subject {
             "Lines of the log that were not written, as too many of their kind came (log.lines_per_second)",
             alone(logging::limit().suppressed()),
         )?;
-        if let Some(memory) = self.shared.memory.status(self.shared.tracker.count()) {
+        let open = all_open(&self.shared, self.accelerator.as_deref());
+        if let Some(memory) = self.shared.memory.status(open) {
             let bytes = [("limit", memory.limit), ("used", memory.used)];
             out.gauge(
                 "memory_bytes",
