@@ -54,20 +54,30 @@ static __always_inline int deliver(struct __sk_buff *skb, struct scratch *scratc
 										    : pass(LS_V_DELIVERED);
 }
 
-/* Cuts payload and FIN off a segment, in the packet and in what is known of it. Returns 0, or -1. */
-static __always_inline int make_bare(struct __sk_buff *skb, struct scratch *scratch, struct segment *seg)
+/* Writes the headers `out` into a packet, cuts its payload off, and goes on from what is in the packet then.
+ * Returns 0, or -1. */
+static __always_inline int write_bare(struct __sk_buff *skb, struct scratch *scratch,
+				      const struct segment *seg)
 {
-	copy_headers(&scratch->out, &scratch->in, seg->opt_len);
-	scratch->out.tcp.flags &= ~(TCP_FIN | TCP_PSH);
 	if (write_headers(skb, &scratch->in, &scratch->out, seg->opt_len))
 		return -1;
 	copy_headers(&scratch->in, &scratch->out, seg->opt_len);
 	if (seg->len && trim_payload(skb, &scratch->in, seg->opt_len))
 		return -1;
+	return read_check(skb, &scratch->in);
+}
+
+/* Cuts payload and FIN off a segment, in the packet and in what is known of it. Returns 0, or -1. */
+static __always_inline int make_bare(struct __sk_buff *skb, struct scratch *scratch, struct segment *seg)
+{
+	copy_headers(&scratch->out, &scratch->in, seg->opt_len);
+	scratch->out.tcp.flags &= ~(TCP_FIN | TCP_PSH);
+	if (write_bare(skb, scratch, seg))
+		return -1;
 	seg->flags = scratch->in.tcp.flags;
 	seg->len = 0;
 	seg->end = seg->seq + !!(seg->flags & TCP_SYN);
-	return read_check(skb, &scratch->in);
+	return 0;
 }
 
 static __always_inline struct mapping mapping_of_leg(const struct ls_leg *from)

@@ -89,12 +89,7 @@ static __always_inline int undrain_ack_copy(struct __sk_buff *skb, const struct 
 		seg->seq = where_heard(to, to->loc_end) - from->rec.seq_off;
 	scratch->out.tcp.seq = bpf_htonl(seg->seq);
 	scratch->out.tcp.flags = seg->flags & (TCP_ACK | TCP_RST);
-	if (write_headers(skb, &scratch->in, &scratch->out, seg->opt_len))
-		return drop(LS_V_DROP_REWRITE);
-	scratch->in = scratch->out;
-	if (seg->len && trim_payload(skb, &scratch->in, seg->opt_len))
-		return drop(LS_V_DROP_REWRITE);
-	if (read_check(skb, &scratch->in))
+	if (write_bare(skb, scratch, seg))
 		return drop(LS_V_DROP_REWRITE);
 	return undrain_forward(skb, flow, scratch, seg);
 }

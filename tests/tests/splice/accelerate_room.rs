@@ -146,7 +146,7 @@ fn resident(pid: u32) -> u64 {
     kib << 10
 }
 
-/// What the sockets of taken-over connections hold in the kernel counts, and they are released before it is too much.
+/// Releases idle connections before what the sockets of taken-over connections hold in the kernel is too much.
 #[test]
 fn idle_connections_are_released_when_memory_runs_short() {
     const THREADS: usize = 20;

@@ -148,6 +148,7 @@ fn awake(
     };
     let PerSide { client, server } = sockets;
     let states = PerSide::from_fn(|side| flow.leg(side));
+    let now = tokio::time::Instant::now();
     let before = Before {
         id,
         legs: legs.map(|l| LegInfo {
@@ -158,14 +159,12 @@ fn awake(
         half_closed: states.as_ref().map(|leg| leg.bypassed_fin),
         paid: states.map(|leg| leg.paid),
         cookies: cookies(&client, &server).map_err(fail)?,
-        active: tokio::time::Instant::now(),
-        returned: tokio::time::Instant::now(),
+        active: now,
+        returned: now,
         round_trips: PerSide::both(None),
     };
     flow.welcome(PerSide::both(false));
-    context
-        .unpaired
-        .keep(flow, PerSide::new(&client, &server), tokio::time::Instant::now());
+    context.unpaired.keep(flow, PerSide::new(&client, &server), now);
     drop(hold);
     let returned = Returned {
         client,

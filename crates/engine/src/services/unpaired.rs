@@ -70,8 +70,8 @@ impl Awake {
 
     /// Removes it, once both ends were reset.
     fn end(self) {
-        let (_, lacking) = self.given_up.unwrap_or_else(|| (self.since, self.flow.lacking()));
-        self.flow.end_by_questions(lacking);
+        let lacking = self.given_up.map(|(_, lacking)| lacking);
+        self.flow.end_by_questions(lacking.unwrap_or_default());
     }
 
     /// Resets both ends, once.
