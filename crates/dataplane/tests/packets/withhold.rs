@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener};
 
 use longsplice_core::terms::Terms;
 use longsplice_dataplane::{Context, Hook, Withheld};
+use socket2::{Domain, Socket, Type};
 
 use crate::support::{
     choose,
@@ -23,6 +24,17 @@ fn here() -> IpAddr {
 
 fn listener() -> TcpListener {
     TcpListener::bind((here(), 0)).expect("a free port")
+}
+
+/// Returns a socket with a port of its own that does not listen: beside it, this test's listeners may have that port one after
+/// the other, and no other test is given it.
+fn reserve_port() -> Socket {
+    let socket = Socket::new(Domain::for_address((here(), 0).into()), Type::STREAM, None).expect("a socket");
+    socket.set_reuse_address(true).expect("an option");
+    socket
+        .bind(&SocketAddr::from((here(), 0)).into())
+        .expect("a free port");
+    socket
 }
 
 /// Returns the options of a Linux client's SYN, and of a Windows client's, in their layouts.
@@ -160,14 +172,19 @@ fn a_request_for_accurate_ecn_becomes_a_classic_one_or_none() {
 
 #[test]
 fn what_is_no_syn_of_a_prepared_listener_stays_as_it_is() {
-    let (plane, ours, other) = (Plane::open(), listener(), listener());
+    let (plane, reserved, other) = (Plane::open(), reserve_port(), listener());
+    let to = reserved
+        .local_addr()
+        .expect("an address")
+        .as_socket()
+        .expect("IP");
+    let ours = TcpListener::bind(to).expect("the reserved port");
     let withheld = Withheld {
         terms: Terms::ALL,
         accurate_ecn: true,
         ect: true,
     };
     plane.withhold(&ours, withheld).expect("an element");
-    let to = ours.local_addr().expect("an address");
     let options = write(&layouts()[0]);
     let plain = syn(to, options.clone());
     for packet in [
