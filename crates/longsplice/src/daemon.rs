@@ -15,7 +15,7 @@ use crate::{
     access_log::{AccessLog, End, record_flows},
     admin::{Admin, Claim, ClaimError, Places, claim, inherit, server},
     config::{Config, ListenerConfig, OnShutdown},
-    handover::{Handover, HandoverError, Inherited, Succession, request},
+    handover::{Departure, Handover, HandoverError, Inherited, Succession, request},
     listener::Shared,
     logging, memory,
     notify::{notify, notify_reloading},
@@ -145,7 +145,8 @@ pub async fn run(config: Config, load: Option<Load>, replace: bool) -> Result<Ou
         }
     }));
     notify("READY=1");
-    let mut handing = Handing::new(handovers);
+    let departure = Departure::new(in_force.shared().stopping.clone());
+    let mut handing = Handing::new(handovers, departure);
     serve_until_stopped(
         &mut in_force,
         load.as_ref(),
@@ -155,14 +156,16 @@ pub async fn run(config: Config, load: Option<Load>, replace: bool) -> Result<Ou
         &mut handing,
     )
     .await;
-    if handing.is_done {
+    // A successor may have been told when a signal came.
+    let is_replaced = handing.departure.begin();
+    if is_replaced {
         // The successor speaks to the service manager from now on.
         claim.hand_over();
         in_force.rules().set_owner(Owner::Other).await;
     } else {
         notify("STOPPING=1");
     }
-    let outcome = shut_down(in_force, &mut signals, handing.is_done).await;
+    let outcome = shut_down(in_force, &mut signals, is_replaced).await;
     logging::tell_suppressed();
     tracing::info!("stopped");
     Ok(outcome)
@@ -196,15 +199,17 @@ struct Handing {
     /// Successors that ask for the sockets.
     asked: mpsc::Receiver<Handover>,
     served: (mpsc::Sender<bool>, mpsc::Receiver<bool>),
+    departure: Departure,
     /// True once a successor serves.
     is_done: bool,
 }
 
 impl Handing {
-    fn new(asked: mpsc::Receiver<Handover>) -> Handing {
+    fn new(asked: mpsc::Receiver<Handover>, departure: Departure) -> Handing {
         Handing {
             asked,
             served: mpsc::channel(1),
+            departure,
             is_done: false,
         }
     }
@@ -221,8 +226,7 @@ impl Handing {
                     });
                     match offer {
                         Ok(offer) => {
-                            let stopping = in_force.shared().stopping.clone();
-                            handover.start(offer, self.served.0.clone(), stopping);
+                            handover.start(offer, self.served.0.clone(), self.departure.clone());
                         }
                         Err(error) => tracing::warn!(%error, "the successor gets no sockets: this process goes on"),
                     }

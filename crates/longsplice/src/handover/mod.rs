@@ -15,7 +15,7 @@ use std::{io, net::SocketAddr};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use inherited::Inherited;
-pub(crate) use predecessor::{Handover, Offer};
+pub(crate) use predecessor::{Departure, Handover, Offer};
 pub(crate) use successor::{Succession, request};
 
 /// Name of the protocol, in the header `Upgrade`.

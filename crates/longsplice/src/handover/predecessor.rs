@@ -4,9 +4,11 @@ use std::{
     io::{self, Read, Write},
     net::SocketAddr,
     os::{fd::OwnedFd, unix::net::UnixStream},
+    sync::Arc,
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio_util::sync::CancellationToken;
 
@@ -25,6 +27,14 @@ pub(crate) struct Handover {
     pub(crate) stream: UnixStream,
     /// Place of the one successor that may be starting.
     pub(crate) place: OwnedSemaphorePermit,
+}
+
+/// Decides once how this process ends: by itself, or because a successor was told that it does.
+#[derive(Debug, Clone)]
+pub(crate) struct Departure {
+    stopping: CancellationToken,
+    /// True once a successor was told; locked while it is told.
+    told: Arc<Mutex<bool>>,
 }
 
 /// Objects that a successor gets.
@@ -47,13 +57,41 @@ impl Offer {
     }
 }
 
+impl Departure {
+    /// Returns an open decision of a process that ends by itself once `stopping` is cancelled.
+    pub(crate) fn new(stopping: CancellationToken) -> Departure {
+        Departure {
+            stopping,
+            told: Arc::default(),
+        }
+    }
+
+    /// Begins the end of this process. Returns true if a successor was told; from now on none will be.
+    pub(crate) fn begin(&self) -> bool {
+        let told = self.told.lock();
+        self.stopping.cancel();
+        *told
+    }
+
+    /// Tells a successor that this process stops, unless that ends by itself.
+    fn tell(&self, stream: &mut UnixStream) -> io::Result<()> {
+        let mut told = self.told.lock();
+        if self.stopping.is_cancelled() {
+            return Err(io::Error::other("this process is shutting down"));
+        }
+        stream.write_all(&[STOPS])?;
+        *told = true;
+        Ok(())
+    }
+}
+
 impl Handover {
-    /// Sends the sockets, and then a message to `served` with true if the successor serves. Once `stopping` is cancelled,
-    /// this process ends by itself, with all that it has set up: no successor takes its place.
-    pub(crate) fn start(self, offer: Offer, served: mpsc::Sender<bool>, stopping: CancellationToken) {
+    /// Sends the sockets, and then a message to `served` with true if the successor serves. Once this process ends by
+    /// itself, with all that it has set up, no successor takes its place.
+    pub(crate) fn start(self, offer: Offer, served: mpsc::Sender<bool>, departure: Departure) {
         let Handover { stream, place } = self;
         tokio::task::spawn_blocking(move || {
-            let done = hand_over(stream, &offer, &stopping);
+            let done = hand_over(stream, &offer, &departure);
             match &done {
                 // No further successor comes after this one.
                 Ok(()) => place.forget(),
@@ -68,7 +106,7 @@ impl Handover {
 }
 
 /// Sends the sockets, waits until the successor serves, and tells it that this process stops.
-fn hand_over(mut stream: UnixStream, offer: &Offer, stopping: &CancellationToken) -> io::Result<()> {
+fn hand_over(mut stream: UnixStream, offer: &Offer, departure: &Departure) -> io::Result<()> {
     stream.set_nonblocking(false)?;
     stream.set_write_timeout(Some(SEND))?;
     stream.set_read_timeout(Some(PATIENCE))?;
@@ -83,8 +121,49 @@ fn hand_over(mut stream: UnixStream, offer: &Offer, stopping: &CancellationToken
     let mut word = [0];
     stream.read_exact(&mut word)?;
     match word[0] {
-        SERVES if stopping.is_cancelled() => Err(io::Error::other("this process is shutting down")),
-        SERVES => stream.write_all(&[STOPS]),
+        SERVES => departure.tell(&mut stream),
         _ => Err(io::ErrorKind::InvalidData.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    /// Hands nothing over to a successor that serves at once, in a thread. Returns the successor's end, and the outcome.
+    fn begin(departure: &Departure) -> (UnixStream, thread::JoinHandle<io::Result<()>>) {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        theirs.write_all(&[SERVES]).unwrap();
+        let (_, lock) = UnixStream::pair().unwrap();
+        let mut offer = Offer::default();
+        offer.add_lock(lock.into());
+        let departure = departure.clone();
+        (theirs, thread::spawn(move || hand_over(ours, &offer, &departure)))
+    }
+
+    /// The daemon may receive SIGTERM when the word is out and it has not noticed yet: what it would remove then is the
+    /// successor's.
+    #[test]
+    fn a_process_that_stops_behind_its_word_is_replaced() {
+        let departure = Departure::new(CancellationToken::new());
+        let (_theirs, done) = begin(&departure);
+        done.join().unwrap().unwrap();
+        assert!(departure.begin());
+        assert!(departure.stopping.is_cancelled());
+    }
+
+    #[test]
+    fn a_process_that_stops_by_itself_tells_no_successor() {
+        let departure = Departure::new(CancellationToken::new());
+        assert!(!departure.begin());
+        let (mut theirs, done) = begin(&departure);
+        assert!(done.join().unwrap().is_err());
+        let mut all = Vec::new();
+        theirs.read_to_end(&mut all).unwrap();
+        let list_ends = all.iter().position(|byte| *byte == b'\n').unwrap();
+        assert!(!all[list_ends..].contains(&STOPS), "{all:?}");
+        assert!(!departure.begin());
     }
 }
