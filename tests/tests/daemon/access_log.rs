@@ -94,6 +94,36 @@ fn what_a_spliced_connection_weighed_is_counted_in_the_kernel() {
     }
 }
 
+/// A detached connection that was taken back has passed bytes in the kernel before, which no handler saw.
+#[test]
+fn what_passed_before_a_return_is_told_of() {
+    let (bed, path) = bed("log-back", Policy::DETACHED, "");
+    let mut pair = bed.connect_spliced("detached");
+    for _ in 0..2 {
+        pair.exchange_unevenly(BYTES, 2 * BYTES);
+        bed.daemon.take_back(pair.client_port(), "detached");
+        pair.exchange_unevenly(BYTES, 2 * BYTES);
+        bed.daemon.splice_to(pair.client_port(), "detached");
+    }
+    bed.daemon.take_back(pair.client_port(), "detached");
+    run(&mut pair);
+    let line = only_line(&path);
+    // Retransmitted bytes count again. Two of five exchanges were spliced, but for what the sockets had at either end of a splice.
+    for (name, least, sent) in [
+        ("bytes_to_server", 5 * BYTES, 5 * BYTES),
+        ("bytes_to_client", 10 * BYTES, 10 * BYTES),
+        ("bytes_spliced", 6 * BYTES - 10_000, 6 * BYTES),
+    ] {
+        let seen = line[name].as_u64().unwrap();
+        assert!((least..sent + sent / 10).contains(&seen), "{name}: {line}");
+    }
+    assert_eq!(
+        (&line["spliced"], &line["end"]),
+        (&true.into(), &"complete".into()),
+        "{line}"
+    );
+}
+
 /// Lets a connection be idle for too long on a listener with these settings, beside one that is not: it ends, and its record
 /// says why.
 fn idle_for_too_long(name: &str, policy: Policy<'_>, more: &str) {

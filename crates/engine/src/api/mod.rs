@@ -303,7 +303,8 @@ pub struct Returned {
     /// Condition that brought it back.
     pub why: Trap,
     /// Payload bytes that passed during this call: from the client, and from the server. With a budget of bytes exactly
-    /// that many, on its side.
+    /// that many, on its side. Of a detached flow that is taken back by [`crate::Splicer::request_unsplice`]: since the
+    /// beginning of the call in which it was detached, as in [`crate::FlowEnded`]; 0 if a predecessor detached it.
     pub passed: PerSide<u64>,
     /// Payload bytes of both directions among them that bypassed the sockets.
     pub bytes_spliced: u64,

@@ -148,6 +148,10 @@ fn awake(
     };
     let PerSide { client, server } = sockets;
     let states = PerSide::from_fn(|side| flow.leg(side));
+    // The bytes that passed before a daemon died are that one's.
+    let counted = flow.directions().map(|direction| direction.bytes);
+    let passed = context.ends.passed(id.0, counted);
+    let (passed, bytes_spliced) = passed.unwrap_or((PerSide::both(0), 0));
     let now = tokio::time::Instant::now();
     let before = Before {
         id,
@@ -170,8 +174,8 @@ fn awake(
         client,
         server,
         why,
-        passed: PerSide::both(0),
-        bytes_spliced: 0,
+        passed,
+        bytes_spliced,
         is_trial: false,
         acceleration: None,
         splice_min: None,

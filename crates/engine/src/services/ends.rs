@@ -75,6 +75,15 @@ struct Counted {
     relayed: u64,
 }
 
+impl Counted {
+    /// Returns the bytes that have passed since, and those of both directions among them that bypassed the sockets.
+    fn passed(&self, counted: PerSide<u64>) -> (PerSide<u64>, u64) {
+        let bytes = PerSide::from_fn(|side| counted[side].saturating_sub(self.before[side]));
+        let spliced = bytes.iter().sum::<u64>().saturating_sub(self.relayed);
+        (bytes, spliced)
+    }
+}
+
 impl Known {
     fn insert(&mut self, serial: u32, counted: Counted) {
         self.remove(serial);
@@ -91,18 +100,25 @@ impl Known {
         self.left.insert(serial, left);
     }
 
-    fn remove(&mut self, serial: u32) -> Option<Counted> {
-        let left = self.left.remove(&serial)?;
-        if self.left.len() < self.left.capacity() / 8 {
-            self.left.shrink_to(2 * self.left.len());
-        }
+    fn get(&self, serial: u32) -> Option<Counted> {
+        let left = self.left.get(&serial)?;
         match left.is_more {
-            true => self.more.remove(&serial),
+            true => self.more.get(&serial).copied(),
             false => Some(Counted {
                 before: PerSide::both(0),
                 relayed: left.relayed.into(),
             }),
         }
+    }
+
+    fn remove(&mut self, serial: u32) -> Option<Counted> {
+        let counted = self.get(serial);
+        self.left.remove(&serial)?;
+        self.more.remove(&serial);
+        if self.left.len() < self.left.capacity() / 8 {
+            self.left.shrink_to(2 * self.left.len());
+        }
+        counted
     }
 }
 
@@ -128,6 +144,13 @@ impl Ends {
         }
     }
 
+    /// Returns the bytes that have passed since the beginning of the last call of a flow without a task, and those of both
+    /// directions among them that bypassed the sockets. `counted`: what its records have counted.
+    pub(crate) fn passed(&self, serial: u32, counted: PerSide<u64>) -> Option<(PerSide<u64>, u64)> {
+        let known = self.known.lock();
+        known.get(serial).map(|before| before.passed(counted))
+    }
+
     /// Forgets a flow that a task has again, or has ended.
     pub(crate) fn not_left(&self, serial: u32) {
         self.known.lock().remove(serial);
@@ -146,10 +169,9 @@ impl Ends {
     /// Reports a flow that has ended; these were its records.
     pub(crate) fn ended(&self, how: FlowEnd, records: PerSide<&Direction>) {
         let serial = records.client.serial;
-        let counted = self.known.lock().remove(serial);
-        if let Some(Counted { before, relayed }) = counted {
-            let bytes = PerSide::from_fn(|side| records[side].bytes.saturating_sub(before[side]));
-            let spliced = bytes.iter().sum::<u64>().saturating_sub(relayed);
+        let before = self.known.lock().remove(serial);
+        if let Some(before) = before {
+            let (bytes, spliced) = before.passed(records.map(|record| record.bytes));
             self.say(FlowEnded {
                 id: FlowId(serial),
                 how,

@@ -35,7 +35,7 @@ pub(crate) fn spawn_reclaimed(
         service.slots.take_beyond(),
         shared.resources.try_pair(),
     );
-    let carried = match left {
+    let mut carried = match left {
         Some(left) => {
             open.decide(left.decided);
             Forwarding {
@@ -52,6 +52,7 @@ pub(crate) fn spawn_reclaimed(
             began: Instant::now(),
         },
     };
+    carried.record.traffic.add_returned(&returned);
     carried.open.set_congestion(&returned);
     tracing::debug!(listener = carried.record.listener, %peer, flow = %returned.id, "taken back from the kernel");
     let pair = Pair::from(returned).with_idle(service.settings().listener.idle);
