@@ -1,4 +1,4 @@
-//! Medians and spreads.
+//! Computes medians and spreads.
 
 /// Summary of a number of samples.
 #[derive(Debug, Clone, Copy, PartialEq)]

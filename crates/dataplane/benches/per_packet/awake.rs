@@ -1,4 +1,4 @@
-//! What a packet costs a pair whose sockets are in the path again.
+//! Measures what a packet costs a pair whose sockets are in the path again.
 
 use longsplice_dataplane::{Context, Hook, Mapping, Mode, Offset, Seq, Side};
 
@@ -12,7 +12,7 @@ use crate::{
     },
 };
 
-/// What an old segment brings.
+/// Payload of an old segment, in bytes.
 const OLD: u32 = 1000;
 /// A wake is measured alone: so few are enough, and numbers do not wrap.
 const WAKES: u32 = CALLS;

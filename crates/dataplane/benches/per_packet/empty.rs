@@ -1,4 +1,4 @@
-//! What of each figure is the test run's own.
+//! Measures what the test run itself takes of each figure.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 

@@ -1,4 +1,4 @@
-//! What a packet costs: nanoseconds of the ingress program alone, by BPF_PROG_RUN. Needs root.
+//! Measures what a packet costs: nanoseconds of the ingress program alone, by BPF_PROG_RUN. Needs root.
 //!
 //! A test run uses one packet again and again, and a translated one is another flow's. So there are two flows here, each
 //! of which turns the other's segments back: every run is a whole translation. (A route look-up is paid for once in a timer
@@ -34,7 +34,7 @@ fn address(text: &str) -> SocketAddr {
     text.parse().expect("an address")
 }
 
-/// Runs a packet often; asserts that every run had this fate. Median and least of the nanoseconds of a run.
+/// Runs a packet often; asserts that every run had this fate. Returns the median and the least of the nanoseconds of a run.
 fn measure(plane: &Plane, frame: &[u8], context: Context, fate: &str) -> String {
     let before = plane.verdicts();
     let all = (0..CALLS).map(|_| {
@@ -53,7 +53,7 @@ fn measure(plane: &Plane, frame: &[u8], context: Context, fate: &str) -> String 
     cell
 }
 
-/// Median, and the least.
+/// Returns the median and the least, as text.
 fn spread(mut all: Vec<u32>) -> String {
     all.sort_unstable();
     format!("{} ({})", all[all.len() / 2], all[0])

@@ -32,12 +32,12 @@ pub struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
-    /// What every command takes.
+    /// Options of every command.
     #[command(flatten)]
     pub common: Common,
 }
 
-/// What every command takes.
+/// Holds the options that every command takes.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "With every command")]
 pub struct Common {
@@ -55,7 +55,7 @@ pub struct Common {
     pub quiet: u8,
 }
 
-/// What to do.
+/// Names what to do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run the daemon as a file says

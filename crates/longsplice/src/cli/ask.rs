@@ -88,13 +88,13 @@ pub(super) fn request(
     let places = Places::of_this_user();
     let asked = client::request(&places, &instance, admin, method, path, body);
     asked.map_err(|e| match e {
-        ClientError::NotRunning { .. } => Failure::Runtime(format!("{e}\n{}", when_nobody_runs(&instance))),
+        ClientError::NotRunning { .. } => Failure::Runtime(format!("{e}\n{}", when_none_runs(&instance))),
         e => Failure::runtime(e),
     })
 }
 
 /// Returns a hint for the user: the flows of a daemon that has died are not gone.
-fn when_nobody_runs(instance: &InstanceName) -> String {
+fn when_none_runs(instance: &InstanceName) -> String {
     let named = match instance == &InstanceName::default() {
         true => String::new(),
         false => format!(" --instance {instance}"),
