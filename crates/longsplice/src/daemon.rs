@@ -200,8 +200,6 @@ struct Handing {
     asked: mpsc::Receiver<Handover>,
     served: (mpsc::Sender<bool>, mpsc::Receiver<bool>),
     departure: Departure,
-    /// True once a successor serves.
-    is_done: bool,
 }
 
 impl Handing {
@@ -210,13 +208,12 @@ impl Handing {
             asked,
             served: mpsc::channel(1),
             departure,
-            is_done: false,
         }
     }
 
     /// Passes the sockets to successors, until one serves. Cancel-safe.
     async fn done(&mut self, in_force: &InForce, claim: &Claim) {
-        while !self.is_done {
+        loop {
             tokio::select! {
                 Some(handover) = self.asked.recv() => {
                     tracing::info!("a successor starts, and gets the listening sockets");
@@ -231,7 +228,11 @@ impl Handing {
                         Err(error) => tracing::warn!(%error, "the successor gets no sockets: this process goes on"),
                     }
                 }
-                Some(served) = self.served.1.recv() => self.is_done = served,
+                Some(served) = self.served.1.recv() => {
+                    if served {
+                        return;
+                    }
+                }
             }
         }
     }

@@ -112,13 +112,13 @@ impl Known {
     }
 
     fn remove(&mut self, serial: u32) -> Option<Counted> {
-        let counted = self.get(serial);
-        self.left.remove(&serial)?;
+        let counted = self.get(serial)?;
+        self.left.remove(&serial);
         self.more.remove(&serial);
         if self.left.len() < self.left.capacity() / 8 {
             self.left.shrink_to(2 * self.left.len());
         }
-        counted
+        Some(counted)
     }
 }
 
