@@ -82,6 +82,9 @@ fn woken() -> String {
             .expect("it runs");
         assert_eq!((ran.verdict, slot.mode()), (OK, Mode::Undrain));
         all.push(ran.nanoseconds);
+        // Its socket takes the half that it got, and offers a window from there.
+        let taken = flow.local_later(side, 0, 0, (cycle + 1) * OLD);
+        assert_eq!(flow.egress(side, &taken.bytes()).verdict, OK);
         slot.set_trap(side, None);
         assert!(slot.transition(Mode::Undrain, Mode::Track));
         assert!(slot.transition(Mode::Track, Mode::Drain));
