@@ -210,9 +210,19 @@ impl<'a> Rig<'a> {
 
     /// Starts a contender on the core of the middle, and keeps this thread on that of the ends.
     pub(crate) fn start_apart(&self, contender: Contender) -> Result<(Standing<'a>, Pinned)> {
+        self.start_apart_between(contender, self.front(), self.server())
+    }
+
+    /// Does so with a contender that listens at `at`, if it is no router, toward a server at `to`.
+    pub(crate) fn start_apart_between(
+        &self,
+        contender: Contender,
+        at: SocketAddr,
+        to: SocketAddr,
+    ) -> Result<(Standing<'a>, Pinned)> {
         let standing = {
             let _middle = Pinned::to(cores::MIDDLE)?;
-            self.start(contender)?
+            self.start_between(contender, at, to)?
         };
         Ok((standing, Pinned::to(cores::ENDS)?))
     }

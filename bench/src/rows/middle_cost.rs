@@ -4,6 +4,8 @@
 //! The middle has core 0 for itself, the ends core 1, as in the switch's rows. Without a program in the middle the core
 //! still does the kernel's work for each segment, which is what a router costs.
 
+use std::net::SocketAddr;
+
 use anyhow::{Context, Result};
 use longsplice_lab::{Line, LineOptions};
 
@@ -27,7 +29,7 @@ const CONTENDERS: [Contender; 6] = [
 const ATTEMPTS: u32 = 3;
 
 /// Figures of the rows.
-const CPU: &str = "CPU s of the middle's core per GB";
+pub(super) const CPU: &str = "CPU s of the middle's core per GB";
 pub(super) const PACKET: &str = "CPU ns of the middle's core per packet";
 
 /// One contender in one round.
@@ -90,35 +92,29 @@ pub(super) fn rounds(scope: &Scope<'_>, offloads: bool, contenders: &[Contender]
                 room: scope.room,
                 nodes: &net,
             };
-            let round = one(scope, &rig, contender).with_context(|| contender.title())?;
-            eprintln!(
-                "   {:<22} {:.3} CPU s of the middle per GB; {:5.2} Gbit/s, middle {:3.0} % busy",
-                contender.title(),
-                round.cost(),
-                round.bulk.gbps,
-                round.busy(MIDDLE)
-            );
-            all.push(round);
+            let round = one(scope, &rig, contender, rig.front(), rig.server());
+            all.push(round.with_context(|| contender.title())?);
         }
     }
     Ok(all)
 }
 
-fn one(scope: &Scope<'_>, rig: &Rig<'_>, contender: Contender) -> Result<Round> {
-    let (standing, _ends) = rig.start_apart(contender)?;
+/// Measures one stream through a contender that listens at `at`, if it is no router, toward a server at `to`.
+pub(super) fn one(
+    scope: &Scope<'_>,
+    rig: &Rig<'_>,
+    contender: Contender,
+    at: SocketAddr,
+    to: SocketAddr,
+) -> Result<Round> {
+    let (standing, _ends) = rig.start_apart_between(contender, at, to)?;
     let seconds = scope.count(3, 1);
     let background = scope.background()?;
     let mut attempts = 0;
     let (mut bulk, work, packets) = loop {
         let packets = taken_in(rig)?;
         let watch = Watch::start()?;
-        let bulk = iperf::bulk(
-            &rig.nodes.client,
-            &rig.nodes.server,
-            rig.server(),
-            standing.at,
-            seconds,
-        )?;
+        let bulk = iperf::bulk(&rig.nodes.client, &rig.nodes.server, to, standing.at, seconds)?;
         let work = watch.stop(background)?;
         let packets = taken_in(rig)? - packets;
         attempts += 1;
@@ -130,12 +126,20 @@ fn one(scope: &Scope<'_>, rig: &Rig<'_>, contender: Contender) -> Result<Round> 
         }
     };
     bulk.splices = standing.splices()?;
-    Ok(Round {
+    let round = Round {
         contender,
         bulk,
         work,
         packets,
-    })
+    };
+    eprintln!(
+        "   {:<22} {:.3} CPU s of the middle per GB; {:5.2} Gbit/s, middle {:3.0} % busy",
+        contender.title(),
+        round.cost(),
+        bulk.gbps,
+        round.busy(MIDDLE)
+    );
+    Ok(round)
 }
 
 /// Returns the number of packets that the middle's kernel has taken in.
@@ -145,8 +149,13 @@ fn taken_in(rig: &Rig<'_>) -> Result<f64> {
 }
 
 impl Round {
+    /// Returns the number of splices, if the contender splices.
+    pub(super) fn splices(&self) -> Option<u64> {
+        self.bulk.splices
+    }
+
     /// Returns the busy time of the middle's core per gigabyte, in seconds.
-    fn cost(&self) -> f64 {
+    pub(super) fn cost(&self) -> f64 {
         self.work.busy[MIDDLE] / self.bulk.gigabytes
     }
 
