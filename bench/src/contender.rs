@@ -24,14 +24,7 @@ use crate::wait;
 pub(crate) const BEFORE: &str = "LONGSPLICE_BEFORE";
 
 /// Options under which an accelerator keeps every connection, on the shortest path.
-pub(crate) const KEEP: &[&str] = &[
-    "--min-rtt",
-    "0s",
-    "--min-gain",
-    "1.01",
-    "--standing-queue",
-    "keep",
-];
+pub(crate) const KEEP: &[&str] = &["--min-rtt", "0s", "--min-gain", "1", "--standing-queue", "keep"];
 
 /// Longest time until quiet ones are detached: an acknowledgement is delayed by 40 ms.
 const QUIET: Duration = Duration::from_millis(500);

@@ -95,14 +95,18 @@ impl Thresholds {
     }
 
     /// Returns thresholds under which a pair is relayed only over a path of at least `min_rtt`, and only as long as its
-    /// relay is predicted to be faster than the splice by the factor `min_gain`, in percent (101 to 10,000).
+    /// relay is predicted to be faster than the splice by the factor `min_gain`, in percent (100 to 10,000). With 100 no leg is
+    /// negligible.
     #[must_use]
     pub fn for_gain(min_rtt: Duration, min_gain: u32) -> Thresholds {
-        let gain = min_gain.clamp(101, 10_000);
+        let gain = min_gain.clamp(100, 10_000);
         Thresholds {
             short_path: min_rtt,
             // A path is longer than its longer leg by 1 / ratio: with one round trip for two that is the largest gain.
-            negligible_percent: 100 * 100 / (gain - 100),
+            negligible_percent: match gain {
+                100 => u32::MAX,
+                more => 100 * 100 / (more - 100),
+            },
             enough_percent: 100 * 100 / u64::from(gain),
             quiet: Duration::MAX,
             is_final: true,

@@ -311,7 +311,7 @@ pub struct Accelerate {
     /// Release connections whose round trip, both legs together, is not longer than this [default: 10ms]
     #[arg(long, value_name = "DURATION")]
     pub min_rtt: Option<Period>,
-    /// Release connections that the node makes faster by less than this factor, 1.01 to 100 [default: 1.15]
+    /// Release connections that the node makes faster by less than this factor, 1 to 100; 1 keeps them however near one end is [default: 1.15]
     #[arg(long, value_name = "FACTOR", value_parser = gain)]
     pub min_gain: Option<f64>,
     /// Longest time that a byte shall wait inside the node [default: 75ms]
@@ -416,8 +416,8 @@ pub struct Doctor {
 
 /// Reads the factor by which a connection must gain.
 fn gain(text: &str) -> Result<f64, String> {
-    let gain = text.parse().ok().filter(|gain| (1.01..=100.0).contains(gain));
-    gain.ok_or_else(|| format!("`{text}` is no factor from 1.01 to 100"))
+    let gain = text.parse().ok().filter(|gain| (1.0..=100.0).contains(gain));
+    gain.ok_or_else(|| format!("`{text}` is no factor from 1 to 100"))
 }
 
 fn interface(name: &str) -> Result<String, String> {

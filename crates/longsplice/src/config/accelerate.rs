@@ -54,7 +54,7 @@ pub struct AccelerateConfig {
     pub except: Vec<Network>,
     /// Shortest round trip of both legs together for which a connection stays taken over.
     pub min_rtt: Duration,
-    /// Least predicted gain for which it stays taken over, in percent (101 to 10,000).
+    /// Least predicted gain for which it stays taken over, in percent (100 to 10,000).
     pub min_gain: u32,
     /// Longest time that a byte shall wait inside the node.
     pub queue: Duration,
@@ -313,12 +313,12 @@ impl Settler<'_> {
             return DEFAULT_MIN_GAIN;
         };
         let percent = (given.get_ref() * 100.0).round();
-        if !(101.0..=10_000.0).contains(&percent) {
+        if !(100.0..=10_000.0).contains(&percent) {
             let message = format!("min_gain is out of range: {}", given.get_ref());
             self.complain(
                 given.span(),
                 message,
-                "use 1.01 to 100.0: by how much the node must make a connection faster",
+                "use 1.0 to 100.0: by how much the node must make a connection faster; 1.0 keeps it however near one end is",
             );
             return DEFAULT_MIN_GAIN;
         }
@@ -378,7 +378,7 @@ mod tests {
             ("inside = []\noutside = \"b\"", "no interface is inside"),
             ("inside = \"a\"\noutside = \"a\"", "named twice"),
             ("inside = \"a/b\"\noutside = \"b\"", "ip -br link"),
-            ("inside = \"a\"\noutside = \"b\"\nmin_gain = 1.0", "use 1.01"),
+            ("inside = \"a\"\noutside = \"b\"\nmin_gain = 0.99", "use 1.0"),
             (
                 "inside = \"a\"\noutside = \"b\"\nqueue = \"0s\"",
                 "queue is out of range",

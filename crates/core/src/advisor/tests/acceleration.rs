@@ -26,6 +26,10 @@ fn an_accelerator_keeps_what_gains_and_what_may_gain() {
     ] {
         assert_eq!(judged(115, a, b), expected, "{name}");
     }
+    let beside = sending(Duration::from_micros(100), 95);
+    for (gain, expected) in [(101, None), (100, Some(RelayReason::AdvisedThroughput))] {
+        assert_eq!(judged(gain, beside, leg(ms(80))), expected, "a gain of {gain} %");
+    }
     let queued = LegSample {
         rtt: ms(60),
         ..sending(ms(20), 95)
