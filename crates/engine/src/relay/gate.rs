@@ -1,6 +1,6 @@
 //! Decides when a relayed pair is spliced: by the listener's policy, and the outcome of earlier attempts.
 
-use std::time::Duration;
+use std::{ops::RangeInclusive, time::Duration};
 
 use longsplice_core::policy::SplicePolicy;
 use tokio::time::Instant;
@@ -38,6 +38,18 @@ pub(crate) struct Gate {
     long: bool,
     /// Bytes after which `auto` asks the advisor.
     least: u64,
+    rest: Option<Rest>,
+}
+
+/// Last look at a pair that may rest.
+#[derive(Debug, Clone, Copy)]
+struct Rest {
+    /// Sum of what both sockets had counted.
+    activity: u64,
+    /// Wait that followed.
+    wait: Duration,
+    /// Bytes that had been relayed, if the pair rests: a further one ends the wait.
+    rests_at: Option<u64>,
 }
 
 impl Gate {
@@ -50,6 +62,7 @@ impl Gate {
             closed: policy == SplicePolicy::Never,
             long: false,
             least: AUTO_BYTES,
+            rest: None,
         }
     }
 
@@ -79,7 +92,9 @@ impl Gate {
         if self.closed {
             return Due::NotBefore(None);
         }
-        if let Some(at) = self.not_before.filter(|&at| now < at) {
+        let rests_at = self.rest.and_then(|rest| rest.rests_at);
+        let is_roused = rests_at.is_some_and(|before| before != bytes);
+        if let Some(at) = self.not_before.filter(|&at| now < at && !is_roused) {
             return Due::NotBefore(Some(at));
         }
         let after = |age: Duration, then: Due| match self.since + age {
@@ -97,9 +112,30 @@ impl Gate {
         }
     }
 
-    /// Waits this long, as the advisor said.
-    pub(crate) fn wait(&mut self, now: Instant, again: Duration) {
-        self.not_before = Some(now + again);
+    /// Waits this long, as the advisor said, and returns when that is over.
+    pub(crate) fn wait(&mut self, now: Instant, again: Duration) -> Instant {
+        *self.not_before.insert(now + again)
+    }
+
+    /// Waits as long as the advisor said, the least of `waits`; twice as long as the last time, up to the longest of them, if
+    /// nothing has passed since: a look costs some system calls, and thousands of pairs may rest. The first byte ends such a wait.
+    /// `activity` is a sum of what both sockets count, `bytes` the relayed bytes that [`Gate::due`] is asked with.
+    pub(crate) fn rest(
+        &mut self,
+        now: Instant,
+        waits: RangeInclusive<Duration>,
+        activity: u64,
+        bytes: u64,
+    ) -> Instant {
+        let (least, longest) = waits.into_inner();
+        let rests = self.rest.filter(|last| last.activity == activity);
+        let wait = rests.map_or(least, |last| (2 * last.wait).min(longest).max(least));
+        self.rest = Some(Rest {
+            activity,
+            wait,
+            rests_at: rests.map(|_| bytes),
+        });
+        self.wait(now, wait)
     }
 
     /// Asks the advisor at once: the legs are known well enough.
@@ -119,6 +155,28 @@ impl Gate {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pair_at_rest_is_looked_at_ever_less_often_until_a_byte_passes() {
+        let start = Instant::now();
+        let second = Duration::from_secs(1);
+        let mut gate = Gate::new(SplicePolicy::Auto, start);
+        let mut now = start + second;
+        for seconds in [1, 2, 4, 8, 16, 32, 60, 60] {
+            gate.rest(now, second..=60 * second, 10, 3);
+            now += seconds * second;
+            assert_eq!(gate.due(now - second / 2, 3), Due::NotBefore(Some(now)));
+            assert_eq!(gate.due(now, 3), Due::Advise);
+        }
+        gate.rest(now, second..=60 * second, 10, 3);
+        assert_eq!(gate.due(now, 4), Due::Advise);
+        // From then on it is looked at as often as the advisor says, however much passes.
+        gate.rest(now, second..=60 * second, 12, 4);
+        assert_eq!(gate.due(now, 5), Due::NotBefore(Some(now + second)));
+        // Bytes may leave a socket without any that comes.
+        gate.rest(now, second..=60 * second, 13, 4);
+        assert_eq!(gate.due(now, 4), Due::NotBefore(Some(now + second)));
+    }
 
     #[tokio::test(start_paused = true)]
     async fn each_policy_has_its_moment() {

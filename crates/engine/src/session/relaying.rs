@@ -25,6 +25,13 @@ use crate::{
 /// Bytes of a budget that are left when a trap has brought the pair back: mostly the one super-packet that met it.
 const LAST: u64 = 64 << 10;
 
+/// Age up to which time alone may tell the advisor more of an accelerated pair.
+const YOUNG: Duration = Duration::from_secs(30);
+
+/// Longest waits for the next look at an accelerated pair on which nothing passes: at a young one, and at any other.
+const YOUNG_REST: Duration = Duration::from_secs(1);
+const REST: Duration = Duration::from_secs(60);
+
 /// Times the next look at a pair that came back: no socket reports that a far end has acknowledged bytes that bypassed
 /// it.
 #[derive(Debug)]
@@ -276,6 +283,7 @@ impl Session<'_> {
         }
         let mut thresholds = self.acceleration.map_or_else(Thresholds::auto, |a| a.thresholds);
         thresholds.yields_at_queue &= self.context.has_plain_traffic.load(Ordering::Relaxed);
+        let (relayed, rest) = (bytes, if age < YOUNG { YOUNG_REST } else { REST });
         let (age, bytes) = match self.acceleration {
             Some(_) => {
                 self.watch_queues(age, &infos, &mut samples);
@@ -296,8 +304,11 @@ impl Session<'_> {
             Advice::Wait { reason, again } => {
                 self.is_quiet = reason == RelayReason::AdvisedQuiet && self.acceleration.is_none();
                 self.entry.set_reason(Some(reason));
-                self.gate.wait(now, again);
-                Due::NotBefore(Some(now + again))
+                let next = match self.acceleration {
+                    Some(_) => self.gate.rest(now, again..=rest, activity(&infos), relayed),
+                    None => self.gate.wait(now, again),
+                };
+                Due::NotBefore(Some(next))
             }
         })
     }
@@ -326,4 +337,10 @@ impl Session<'_> {
             sample.min_rtt = watch.lowest();
         }
     }
+}
+
+/// Returns a sum of what both sockets have sent, delivered and received, which changes with each of them.
+fn activity(infos: &PerSide<TcpInfo>) -> u64 {
+    let count = |info: &TcpInfo| info.bytes_sent() + info.bytes_acked() + info.bytes_received();
+    infos.iter().map(count).sum()
 }
