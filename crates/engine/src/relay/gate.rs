@@ -147,6 +147,7 @@ impl Gate {
     /// Notes a failed attempt. After a lasting failure there is no other one, except on request.
     pub(crate) fn refused(&mut self, now: Instant, passing: bool) {
         self.closed |= !passing;
+        self.rest = None;
         self.not_before = Some(now + self.retry);
         self.retry = (self.retry * 2).min(LAST_RETRY);
     }
@@ -173,6 +174,12 @@ mod tests {
         // From then on it is looked at as often as the advisor says, however much passes.
         gate.rest(now, second..=60 * second, 12, 4);
         assert_eq!(gate.due(now, 5), Due::NotBefore(Some(now + second)));
+        // A retry has its own time, whatever passes.
+        for bytes in [4, 5] {
+            gate.rest(now, second..=60 * second, 12, bytes);
+        }
+        gate.refused(now, true);
+        assert_eq!(gate.due(now, 6), Due::NotBefore(Some(now + FIRST_RETRY)));
         // Bytes may leave a socket without any that comes.
         gate.rest(now, second..=60 * second, 13, 4);
         assert_eq!(gate.due(now, 4), Due::NotBefore(Some(now + second)));
