@@ -90,6 +90,14 @@ impl Series {
         }
     }
 
+    /// Sets the number of splices, if the contender is one that must splice.
+    pub(crate) fn splices_if_any(self, splices: Option<f64>) -> Self {
+        match splices {
+            Some(splices) => self.splices(splices),
+            None => self,
+        }
+    }
+
     /// Sets the number of splices of a contender that chooses whether to splice.
     pub(crate) fn chose(self, splices: f64) -> Self {
         Series {

@@ -84,11 +84,8 @@ fn measure(scope: &Scope<'_>, offloads: bool, contenders: &[Contender]) -> Resul
 fn results(all: &[Rounds]) -> Results {
     let series = |one: &Rounds| {
         let of = |figure, value: fn(&Bulk) -> f64| {
-            let series = Series::new(one.contender.title(), figure, one.rounds.iter().map(value));
-            match one.splices() {
-                Some(splices) => series.splices(splices),
-                None => series,
-            }
+            Series::new(one.contender.title(), figure, one.rounds.iter().map(value))
+                .splices_if_any(one.splices())
         };
         [
             of(GBPS, |round| round.gbps),

@@ -82,7 +82,7 @@ pub(super) fn families(scope: &Scope<'_>) -> Result<Results> {
             let [ipv4, ipv6, up, down] = &measured;
             let case = |spliced, ends: &str| {
                 let case = format!("{segments}, {ends}");
-                let series = [ipv4, ipv6, spliced].map(|one| series(one, figure, Some(&case)));
+                let series = [ipv4, ipv6, spliced].map(|one| series(one, figure, &case));
                 (case, series)
             };
             let [up, down] = [case(up, "IPv4 to IPv6"), case(down, "IPv6 to IPv4")];
@@ -117,7 +117,7 @@ pub(super) fn tunnel(scope: &Scope<'_>) -> Result<Results> {
     let measured = streams(scope, &net, &ways)?;
     let target = Target::AtLeast { must: 0.95, aim: 1.0 };
     Ok(
-        Results::of(measured.iter().map(|one| series(one, GBPS, None))).find(Finding::new(
+        Results::of(measured.iter().map(|one| series(one, GBPS, ""))).find(Finding::new(
             Row::reach(4),
             "one bulk stream, a tun on the server's leg: spliced / kernel router over it",
             Comparison::of(target, spliced.title(), GBPS).to([router.title()]),
@@ -160,7 +160,7 @@ fn streams<const N: usize>(scope: &Scope<'_>, net: &Line, ways: &[Way; N]) -> Re
     })
 }
 
-/// Measures what each way costs the middle.
+/// Measures what each way costs the middle. From then on each node keeps to its core: measure the throughput before.
 fn costs<const N: usize>(scope: &Scope<'_>, net: &Line, ways: &[Way; N]) -> Result<[Measured; N]> {
     cores::part(net)?;
     in_turn(scope, net, ways, scope.count(7, 1), |rig, way| {
@@ -197,14 +197,8 @@ fn in_turn<const N: usize>(
 }
 
 /// Returns the figure of a way in each round.
-fn series(measured: &Measured, figure: &str, case: Option<&str>) -> Series {
-    let series = Series::new(measured.title, figure, measured.values.iter().copied());
-    let series = match measured.splices {
-        Some(splices) => series.splices(splices as f64),
-        None => series,
-    };
-    match case {
-        Some(case) => series.case(case),
-        None => series,
-    }
+fn series(measured: &Measured, figure: &str, case: &str) -> Series {
+    Series::new(measured.title, figure, measured.values.iter().copied())
+        .splices_if_any(measured.splices.map(|splices| splices as f64))
+        .case(case)
 }

@@ -175,11 +175,8 @@ pub(super) fn series(contender: Contender, all: &[Round]) -> [Series; 4] {
     let mine = || all.iter().filter(move |round| round.contender == contender);
     let splices = mine().filter_map(|round| round.bulk.splices).min();
     let of = |figure, value: fn(&Round) -> f64| {
-        let series = Series::new(contender.title(), figure, mine().map(value));
-        match splices {
-            Some(splices) => series.splices(splices as f64),
-            None => series,
-        }
+        Series::new(contender.title(), figure, mine().map(value))
+            .splices_if_any(splices.map(|splices| splices as f64))
     };
     [
         of(CPU, Round::cost),

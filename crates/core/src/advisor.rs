@@ -166,10 +166,11 @@ const JUDGED_BYTES: u64 = 2 << 20;
 /// Longest path on which the distance of a repair does not matter: it takes no longer than a timer's tick.
 const REPAIRED_AT_ONCE: Duration = Duration::from_millis(1);
 
-/// Bytes and time like [`FIRST_BYTES`] and [`FIRST_TIME`], before a splice that is for good: so many bytes are more
-/// segments, in one direction, than the judgement of losses needs.
+/// Bytes like [`FIRST_BYTES`], before a splice that is for good: they are more segments, in one direction, than the judgement
+/// of losses needs.
 const FINAL_BYTES: u64 = 1 << 20;
-const FINAL_TIME: Duration = Duration::from_secs(30);
+/// Age from which a splice that is for good waits for no more bytes. Later, time alone tells nothing more.
+pub const FINAL_TIME: Duration = Duration::from_secs(30);
 
 /// Segments that the peer of a leg acknowledged before the leg counts as that much longer than the other one, if a splice
 /// is for good: the handshake alone may have met a queue, or a radio that slept.

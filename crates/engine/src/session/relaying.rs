@@ -3,7 +3,7 @@
 use std::{io, sync::atomic::Ordering, time::Duration};
 
 use longsplice_core::{
-    advisor::{Advice, LegSample, QueueWatch, Thresholds, advise},
+    advisor::{Advice, FINAL_TIME, LegSample, QueueWatch, Thresholds, advise},
     patience::Waiter,
     reason::{RelayReason, SpliceReason},
 };
@@ -25,11 +25,9 @@ use crate::{
 /// Bytes of a budget that are left when a trap has brought the pair back: mostly the one super-packet that met it.
 const LAST: u64 = 64 << 10;
 
-/// Age up to which time alone may tell the advisor more of an accelerated pair.
-const YOUNG: Duration = Duration::from_secs(30);
-
-/// Longest waits for the next look at an accelerated pair on which nothing passes: at a young one, and at any other.
+/// Longest wait for the next look at an accelerated pair on which nothing passes, while time alone may tell the advisor more.
 const YOUNG_REST: Duration = Duration::from_secs(1);
+/// Longest such wait later.
 const REST: Duration = Duration::from_secs(60);
 
 /// Times the next look at a pair that came back: no socket reports that a far end has acknowledged bytes that bypassed
@@ -283,7 +281,6 @@ impl Session<'_> {
         }
         let mut thresholds = self.acceleration.map_or_else(Thresholds::auto, |a| a.thresholds);
         thresholds.yields_at_queue &= self.context.has_plain_traffic.load(Ordering::Relaxed);
-        let (relayed, rest) = (bytes, if age < YOUNG { YOUNG_REST } else { REST });
         let (age, bytes) = match self.acceleration {
             Some(_) => {
                 self.watch_queues(age, &infos, &mut samples);
@@ -305,7 +302,10 @@ impl Session<'_> {
                 self.is_quiet = reason == RelayReason::AdvisedQuiet && self.acceleration.is_none();
                 self.entry.set_reason(Some(reason));
                 let next = match self.acceleration {
-                    Some(_) => self.gate.rest(now, again..=rest, activity(&infos), relayed),
+                    Some(_) => {
+                        let longest = if age < FINAL_TIME { YOUNG_REST } else { REST };
+                        self.gate.rest(now, again..=longest, activity(&infos), bytes)
+                    }
                     None => self.gate.wait(now, again),
                 };
                 Due::NotBefore(Some(next))
