@@ -29,7 +29,7 @@ pub use queues::{room, seed_receive_queue, seed_send_queue, unacknowledged, unre
 pub use repair::{CloseError, Repair, close_silently, enter, probe_repair, set_initial_sequence};
 pub use state::{CongestionState, State};
 pub use sys::Error;
-pub use thaw::{first_clock, thaw, thaw_with_syn};
+pub use thaw::{first_clock, thaw, thaw_transparent};
 pub use window::{
     fit_receive_buffer, fit_send_buffer, grow_receive_buffer, set_receive_growth, set_receive_window,
 };

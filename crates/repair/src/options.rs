@@ -27,7 +27,6 @@ pub(crate) const RCVBUF_FORCE: Opt = opt!(SOL_SOCKET, SO_RCVBUFFORCE);
 const WINDOW_CLAMP: Opt = opt!(IPPROTO_TCP, TCP_WINDOW_CLAMP);
 const SNDBUF: Opt = opt!(SOL_SOCKET, SO_SNDBUF);
 const TRANSPARENT: Opt = opt!(IPPROTO_IP, IP_TRANSPARENT);
-const TRANSPARENT_V6: Opt = opt!(IPPROTO_IPV6, IPV6_TRANSPARENT);
 const REUSEADDR: Opt = opt!(SOL_SOCKET, SO_REUSEADDR);
 
 /// Returns the present value of the socket's timestamp clock: the TSval of a segment sent at this moment, wrapping (RFC
@@ -194,17 +193,13 @@ pub fn set_user_timeout(fd: impl AsFd, timeout: Duration) -> Result<(), Error> {
     sys::set(fd, USER_TIMEOUT, ms)
 }
 
-/// Sets whether the socket may have a local address that is not this host's (`IP_TRANSPARENT`, `IPV6_TRANSPARENT`).
-/// Accepted sockets inherit it from their listener.
+/// Sets whether the socket may have a local address that is not this host's (`IP_TRANSPARENT`, which sockets of both families
+/// know, and which is the same as `IPV6_TRANSPARENT`). Accepted sockets inherit it from their listener.
 ///
 /// # Errors
 /// `EPERM` without `CAP_NET_ADMIN` or `CAP_NET_RAW`.
 pub fn set_transparent(fd: impl AsFd, on: bool) -> Result<(), Error> {
-    // An IPv4 socket does not know the other option.
-    match set_bool(&fd, TRANSPARENT_V6, on) {
-        Err(e) if e.raw_os_error() == Some(libc::ENOPROTOOPT) => set_bool(fd, TRANSPARENT, on),
-        done => done,
-    }
+    set_bool(fd, TRANSPARENT, on)
 }
 
 /// Returns whether the local address and port may be bound again while this socket lives (`SO_REUSEADDR`).

@@ -38,25 +38,31 @@ const TIMESTAMP: Opt = opt!(IPPROTO_TCP, TCP_TIMESTAMP);
 /// [`Window::largest`](crate::Window::largest) is less than the offered window, or
 /// [`Window::send_wl1`](crate::Window::send_wl1) lies beyond our window; or no socket could be made.
 pub fn thaw(image: &Image) -> Result<OwnedFd, Error> {
-    thaw_with(image, false)
+    thaw_with(image, false, false)
 }
 
-/// Builds the socket of an image like [`thaw`], right after the peer was sent our SYN. To the socket that SYN is a byte which
-/// was sent just now, and has no acknowledgement yet. So it measures the round-trip time by the echo of its timestamp, as a
-/// socket does that has sent the SYN itself; without timestamps it measures nothing (Karn: the kernel takes bytes of repair
-/// mode for retransmitted ones). Until the acknowledgement has come, the socket may send a byte of 0 with the number of the
-/// SYN, which a peer that has the SYN answers as a duplicate, and another one ignores.
+/// Builds the socket of an image like [`thaw`], between two other hosts: its local address need not be this host's. With
+/// `has_syn`, its peer was sent our SYN just now. To the socket that SYN is a byte which has no acknowledgement yet. So it
+/// measures the round-trip time by the echo of its timestamp, as a socket does that has sent the SYN itself; without timestamps
+/// it measures nothing (Karn: the kernel takes bytes of repair mode for retransmitted ones). Until the acknowledgement has come,
+/// the socket may send a byte of 0 with the number of the SYN, which a peer that has the SYN answers as a duplicate, and another
+/// one ignores.
 ///
 /// # Errors
 /// Those of [`thaw`].
-pub fn thaw_with_syn(image: &Image) -> Result<OwnedFd, Error> {
-    thaw_with(image, true)
+pub fn thaw_transparent(image: &Image, has_syn: bool) -> Result<OwnedFd, Error> {
+    thaw_with(image, true, has_syn)
 }
 
-fn thaw_with(image: &Image, has_syn: bool) -> Result<OwnedFd, Error> {
+fn thaw_with(image: &Image, is_transparent: bool, has_syn: bool) -> Result<OwnedFd, Error> {
     let (local, peer) = (Address::from(image.local), Address::from(image.peer));
     let fd = sys::tcp_socket(local.family())?;
-    match build(&fd, image, has_syn, &local, &peer) {
+    let built = match is_transparent {
+        true => options::set_transparent(&fd, true),
+        false => Ok(()),
+    }
+    .and_then(|()| build(&fd, image, has_syn, &local, &peer));
+    match built {
         Ok(()) => Ok(fd),
         Err(e) => {
             // Ignore this error: the socket was never connected then, and dropping it is silent, too.
@@ -73,8 +79,8 @@ fn build(fd: &OwnedFd, image: &Image, has_syn: bool, local: &Address, peer: &Add
         sys::set(fd, ONLY_V6, c_int::from(true))?;
     }
     bind(fd, local)?;
-    repair::set_sequence(fd, Queue::Send, image.send_next - u32::from(has_syn))?;
     repair::set_sequence(fd, Queue::Receive, image.receive_next)?;
+    repair::set_sequence(fd, Queue::Send, image.send_next - u32::from(has_syn))?;
     // `TCP_REPAIR_OPTIONS` sets the peer's MSS, but not the size of sent segments. The kernel computes that size in
     // `connect`, from the default of 536, and again when the peer offers a larger window than ever before, which may
     // never happen. The bounds are those of the option.
@@ -86,8 +92,11 @@ fn build(fd: &OwnedFd, image: &Image, has_syn: bool, local: &Address, peer: &Add
         // 0 would mean a clock in microseconds.
         sys::set(fd, TIMESTAMP, first_clock(image.timestamp_clock))?;
     }
-    // Fit the buffer after `connect`, which would clamp the window to a segment less than the buffer takes.
-    window::fit_receive_buffer(fd, image.window.receive)?;
+    // Fit the buffer after `connect`, which would clamp the window to a segment less than the buffer takes. A new socket takes a
+    // payload of half its buffer.
+    if options::receive_buffer(fd)? / 2 < image.window.receive {
+        window::fit_receive_buffer(fd, image.window.receive)?;
+    }
     window::set(
         fd,
         RepairWindow {
@@ -99,7 +108,7 @@ fn build(fd: &OwnedFd, image: &Image, has_syn: bool, local: &Address, peer: &Add
         },
     )?;
     if has_syn {
-        repair::select(fd, Queue::Send)?;
+        // It goes into the queue that was selected last.
         sys::send(fd.as_fd(), &[0])?;
     }
     repair::switch_off(fd)?;

@@ -3,7 +3,7 @@
 use std::{io, os::fd::OwnedFd, time::Duration};
 
 use longsplice_dataplane::PerSide;
-use longsplice_repair::{Image, ImageOptions, Window, close_silently, first_clock, thaw, thaw_with_syn};
+use longsplice_repair::{Image, ImageOptions, Window, close_silently, first_clock, thaw_transparent};
 
 use super::opening::Opening;
 use crate::{
@@ -56,10 +56,7 @@ pub(super) fn toward_client(syn: &Opening, answer: &Opening) -> io::Result<Owned
 
 /// Builds a marked socket. `is_timed`: it measures its round-trip time by the acknowledgement of its SYN.
 fn build_one(image: &Image, is_timed: bool) -> io::Result<OwnedFd> {
-    let socket = match is_timed {
-        true => thaw_with_syn(image),
-        false => thaw(image),
-    }?;
+    let socket = thaw_transparent(image, is_timed)?;
     if let Err(error) = mark(&socket) {
         let _ = close_silently(socket);
         return Err(error);
