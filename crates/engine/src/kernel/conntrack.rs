@@ -5,8 +5,10 @@
 //! made anew ([0023](../../../docs/decisions/0023-conntrack-is-told-of-a-return.md)).
 
 use std::{
-    fs, io,
+    fs::File,
+    io,
     net::{IpAddr, SocketAddr},
+    os::unix::fs::FileExt,
     sync::atomic::{AtomicBool, Ordering},
 };
 
@@ -45,6 +47,8 @@ const LARGEST_SCALE: u8 = 14;
 #[derive(Debug, Default)]
 pub(crate) struct Conntrack {
     socket: Mutex<Option<Netfilter>>,
+    /// [`COUNT`], once it was there: it is read for each connection that is taken over.
+    count: Mutex<Option<File>>,
     /// True if a connection was tracked at some time: rules may still depend on entries that have expired.
     tracks: AtomicBool,
     /// True if the kernel refuses such messages from us.
@@ -78,7 +82,7 @@ impl Conntrack {
         if self.tracks.load(Ordering::Relaxed) {
             return true;
         }
-        let tracks = fs::read_to_string(COUNT).is_ok_and(|count| count.trim() != "0");
+        let tracks = self.has_entries();
         if tracks {
             // Ask for a connection that cannot exist (RFC 5737): ENOENT shows that the kernel has looked for it.
             let nowhere = [1, 2].map(|host| SocketAddr::from(([192, 0, 2, host], 1)));
@@ -87,6 +91,24 @@ impl Conntrack {
             self.tracks.store(true, Ordering::Relaxed);
         }
         tracks
+    }
+
+    /// Returns true if the table holds entries.
+    fn has_entries(&self) -> bool {
+        let mut file = self.count.lock();
+        if file.is_none() {
+            *file = File::open(COUNT).ok();
+        }
+        let mut text = [0; 16];
+        match file.as_ref().map(|open| open.read_at(&mut text, 0)) {
+            Some(Ok(length)) => text.get(..length).is_some_and(|count| count.trim_ascii() != b"0"),
+            // Open it anew the next time: the module was unloaded.
+            Some(Err(_)) => {
+                *file = None;
+                false
+            }
+            None => false,
+        }
     }
 
     /// Returns true if the kernel refuses our messages: a flow that is to come back then must keep its sockets, since

@@ -54,6 +54,15 @@ impl Look {
     }
 }
 
+/// Outcome of a step of a relay.
+#[derive(Debug)]
+enum Next {
+    /// A splice.
+    Splice,
+    /// A further step: when bytes can be moved, or at that time.
+    Wait(Option<Instant>),
+}
+
 impl<'a> Relaying<'a> {
     /// Relays until a splice is due, or the call is over.
     pub(super) async fn run(self) -> io::Result<State<'a>> {
@@ -87,58 +96,65 @@ impl Session<'_> {
         if !self.spliced_here && self.is_forgotten(Instant::now()) {
             return Err(Exit::Idle);
         }
-        loop {
-            if self.pump.finished() {
-                return Err(Exit::Finished);
-            }
-            let now = Instant::now();
-            if let Some(trap) = self.fired(now) {
-                return Err(Exit::Trapped(trap));
-            }
-            self.take_round_trips();
-            if self.is_quiet && self.pace.has_burst(now, &self.pump) {
-                self.gate.advise_now();
-            }
-            let bytes = self.pump.bytes(Side::Client) + self.pump.bytes(Side::Server);
-            let asked = self.entry.is_asked();
-            let mut due = self.gate.due(now, bytes);
-            if due == Due::Advise {
-                due = self.ask_advisor(now, bytes)?;
-            }
-            let can_splice = self.context.kernel.is_some() && !self.is_nearly_over();
-            if asked && !can_splice {
-                self.entry.refuse(RelayReason::EndedBeforePolicy);
-            }
-            let wake = match due {
-                _ if asked && can_splice => return Ok(()),
-                Due::Splice if can_splice && !self.is_all_here() => return Ok(()),
-                Due::NotBefore(at) => at.filter(|_| can_splice),
-                _ => None,
-            };
-            let is_quiescent = self.try_resolve(now)?;
-            if !is_quiescent {
-                // Segments that bypass its sockets are not seen here.
-                self.idle.note(now);
-            } else if self
-                .idle
-                .is_over(now, PerSide::from_fn(|side| self.pump.socket(side)))
-            {
-                // The ends of an accelerated pair know nothing of a limit: a router has none.
-                if self.acceleration.is_none() || !can_splice {
-                    return Err(Exit::Idle);
-                }
-                self.note_splice_reason(SpliceReason::Idle);
-                return Ok(());
-            }
-            let settle = (!is_quiescent).then(|| look.next(now));
-            let wake = [wake, self.traps.next(), settle, self.parts_at()];
-            let wake = wake.into_iter().flatten().min();
-            if self.wait(wake).await == Woken::Stop {
+        let mut next = self.next_step(&mut look, None)?;
+        while let Next::Wait(until) = next {
+            if self.wait(until).await == Woken::Stop {
                 return Err(Exit::stopped());
             }
             self.step()?;
-            self.limit_queues();
+            let infos = self.limit_queues();
+            next = self.next_step(&mut look, infos)?;
         }
+        Ok(())
+    }
+
+    /// Decides what follows a step. `infos`: what both sockets have just said, if they were asked.
+    fn next_step(&mut self, look: &mut Look, infos: Option<PerSide<TcpInfo>>) -> Result<Next, Exit> {
+        if self.pump.finished() {
+            return Err(Exit::Finished);
+        }
+        let now = Instant::now();
+        if let Some(trap) = self.fired(now) {
+            return Err(Exit::Trapped(trap));
+        }
+        self.take_round_trips();
+        if self.is_quiet && self.pace.has_burst(now, &self.pump) {
+            self.gate.advise_now();
+        }
+        let bytes = self.pump.bytes(Side::Client) + self.pump.bytes(Side::Server);
+        let asked = self.entry.is_asked();
+        let mut due = self.gate.due(now, bytes);
+        if due == Due::Advise {
+            due = self.ask_advisor(now, bytes, infos)?;
+        }
+        let can_splice = self.context.kernel.is_some() && !self.is_nearly_over();
+        if asked && !can_splice {
+            self.entry.refuse(RelayReason::EndedBeforePolicy);
+        }
+        let wake = match due {
+            _ if asked && can_splice => return Ok(Next::Splice),
+            Due::Splice if can_splice && !self.is_all_here() => return Ok(Next::Splice),
+            Due::NotBefore(at) => at.filter(|_| can_splice),
+            _ => None,
+        };
+        let is_quiescent = self.try_resolve(now)?;
+        if !is_quiescent {
+            // Segments that bypass its sockets are not seen here.
+            self.idle.note(now);
+        } else if self
+            .idle
+            .is_over(now, PerSide::from_fn(|side| self.pump.socket(side)))
+        {
+            // The ends of an accelerated pair know nothing of a limit: a router has none.
+            if self.acceleration.is_none() || !can_splice {
+                return Err(Exit::Idle);
+            }
+            self.note_splice_reason(SpliceReason::Idle);
+            return Ok(Next::Splice);
+        }
+        let settle = (!is_quiescent).then(|| look.next(now));
+        let wake = [wake, self.traps.next(), settle, self.parts_at()];
+        Ok(Next::Wait(wake.into_iter().flatten().min()))
     }
 
     /// Returns true if nothing has passed for longer than a pair may be idle, relayed or spliced. A pair that comes back at
@@ -152,18 +168,20 @@ impl Session<'_> {
                 .all(|&side| unread(self.pump.socket(side)).is_ok_and(|bytes| bytes == 0))
     }
 
-    /// Sets the buffers of an accelerated pair by the rates of its legs. A pair whose buffers cannot be set is relayed with
-    /// those of the kernel.
-    fn limit_queues(&mut self) {
+    /// Sets the buffers of an accelerated pair by the rates of its legs, if that is due; returns what its sockets said. A pair
+    /// whose buffers cannot be set is relayed with those of the kernel.
+    fn limit_queues(&mut self) -> Option<PerSide<TcpInfo>> {
         let now = Instant::now();
-        let Some(queue) = self.queue.as_mut().filter(|queue| queue.is_due(now)) else {
-            return;
-        };
-        let looked = assess::infos(&self.pump).and_then(|infos| queue.look(now, &mut self.pump, &infos));
-        if let Err(error) = looked {
+        let queue = self.queue.as_mut().filter(|queue| queue.is_due(now))?;
+        let looked = assess::infos(&self.pump).and_then(|infos| {
+            queue.look(now, &mut self.pump, &infos)?;
+            Ok(infos)
+        });
+        if let Err(error) = &looked {
             tracing::debug!(flow = %self.id(), %error, "the queues of an accelerated pair are not limited");
             self.queue = None;
         }
+        looked.ok()
     }
 
     /// Returns true if too little is left of a budget for another splice.
@@ -246,8 +264,17 @@ impl Session<'_> {
         }
     }
 
-    fn ask_advisor(&mut self, now: Instant, bytes: u64) -> Result<Due, Exit> {
-        let infos = assess::infos(&self.pump)?;
+    /// Asks the advisor, after so many bytes. `infos`: what both sockets have just said, if they were asked.
+    fn ask_advisor(
+        &mut self,
+        now: Instant,
+        bytes: u64,
+        infos: Option<PerSide<TcpInfo>>,
+    ) -> Result<Due, Exit> {
+        let infos = match infos {
+            Some(infos) => infos,
+            None => assess::infos(&self.pump)?,
+        };
         let times = PerSide::from_fn(|side| self.round_trip(side, &infos[side]));
         self.entry.note_round_trips(times);
         if self.acceleration.is_none() {
