@@ -24,6 +24,14 @@ impl Netlink {
         Ok(Netlink(socket))
     }
 
+    /// Opens a socket for whose requests the kernel heeds more than the kind of the objects (`NETLINK_GET_STRICT_CHK`): all
+    /// routes of a table are those of that table.
+    pub(super) fn open_strict() -> io::Result<Netlink> {
+        let netlink = Netlink::open()?;
+        netlink.0.set_netlink_get_strict_chk(true)?;
+        Ok(netlink)
+    }
+
     /// Creates an object; fails if it exists.
     pub(super) fn create(&self, message: RouteNetlinkMessage) -> io::Result<()> {
         self.ask(message, NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL).map(drop)

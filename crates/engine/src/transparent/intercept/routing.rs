@@ -293,10 +293,7 @@ fn table_of(instance: &str) -> u32 {
 }
 
 /// Returns an empty list for a kernel without IPv6.
-fn none_without(
-    family: AddressFamily,
-    dumped: io::Result<Vec<RouteNetlinkMessage>>,
-) -> io::Result<Vec<RouteNetlinkMessage>> {
+fn none_without<T>(family: AddressFamily, dumped: io::Result<Vec<T>>) -> io::Result<Vec<T>> {
     match dumped {
         Err(_) if family == AddressFamily::Inet6 => Ok(Vec::new()),
         dumped => dumped,
@@ -335,21 +332,27 @@ fn clear_routes(
     if but.is_some_and(|kept| kept.has_family(family)) {
         return Ok(0);
     }
-    let mut all = RouteMessage::default();
-    all.header.address_family = family;
     let mut removed = 0;
-    for answer in none_without(family, netlink.dump(RouteNetlinkMessage::GetRoute(all)))? {
-        let RouteNetlinkMessage::NewRoute(route) = answer else {
-            continue;
-        };
-        let ours =
-            route.attributes.contains(&RouteAttribute::Table(table)) && route.header.protocol == PROTOCOL;
-        if route.header.address_family == family && ours {
+    for route in none_without(family, routes_of(family, table))? {
+        if route.header.protocol == PROTOCOL {
             netlink.order(RouteNetlinkMessage::DelRoute(route))?;
             removed += 1;
         }
     }
     Ok(removed)
+}
+
+/// Returns the routes of a table. The kernel chooses them: a router may have a million others.
+fn routes_of(family: AddressFamily, table: u32) -> io::Result<Vec<RouteMessage>> {
+    let mut request = RouteMessage::default();
+    request.header.address_family = family;
+    request.attributes = vec![RouteAttribute::Table(table)];
+    let answers = Netlink::open_strict()?.dump(RouteNetlinkMessage::GetRoute(request))?;
+    let routes = answers.into_iter().filter_map(|answer| match answer {
+        RouteNetlinkMessage::NewRoute(route) => Some(route),
+        _ => None,
+    });
+    Ok(routes.collect())
 }
 
 #[cfg(test)]
@@ -363,5 +366,13 @@ mod tests {
         for name in ["", "default", "a"] {
             assert_eq!(table_of(name) & 0xffff_0000, TABLES);
         }
+    }
+
+    #[test]
+    fn the_kernel_sends_the_routes_of_one_table_only() {
+        const LOCAL: u32 = 255;
+        let count = |table| routes_of(AddressFamily::Inet, table).unwrap().len();
+        assert!(count(LOCAL) > 0, "those of the loopback");
+        assert_eq!(count(table_of("an instance that nothing runs")), 0);
     }
 }
