@@ -4,6 +4,7 @@ pub(crate) mod announce;
 pub(crate) mod conntrack;
 pub(crate) mod held;
 pub(crate) mod netfilter;
+pub(crate) mod netlink;
 pub(crate) mod packet;
 pub(crate) mod quarantine;
 pub(crate) mod ring;

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    net::{Ipv4Addr, Ipv6Addr},
+    io,
     time::Duration,
 };
 
@@ -11,13 +11,16 @@ use longsplice_dataplane::{Dataplane, Framing};
 use nix::net::if_::if_indextoname;
 use parking_lot::{Mutex, RwLock};
 use rtnetlink::{
-    Handle, RouteMessageBuilder,
+    Handle,
     packet_route::{
+        AddressFamily, RouteNetlinkMessage,
         link::{InfoKind, InfoPortKind, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType},
-        route::{RouteAddress, RouteAttribute},
+        route::{RouteAddress, RouteAttribute, RouteMessage},
     },
 };
-use tokio::time::Instant;
+use tokio::{task::spawn_blocking, time::Instant};
+
+use crate::kernel::netlink::Netlink;
 
 /// Time that an interface without routes keeps its programs while there are flows. Addresses and routes may come back,
 /// and segments that pass meanwhile would come to the stack, which resets their connections.
@@ -46,10 +49,12 @@ pub(crate) struct Links {
 }
 
 impl Links {
-    /// Asks the kernel for its links and routes.
-    pub(crate) async fn ask(handle: &Handle) -> Result<Links, rtnetlink::Error> {
-        let (by_index, others) = links(handle).await?;
-        let mut routed = routed(handle).await?;
+    /// Asks the kernel for its links, and whether routes lead to them.
+    pub(crate) async fn ask(handle: &Handle) -> io::Result<Links> {
+        let (by_index, others) = links(handle).await.map_err(io::Error::other)?;
+        let up = by_index.iter().filter(|(_, link)| link.is_up);
+        let up: Vec<u32> = up.map(|(index, _)| *index).collect();
+        let mut routed = spawn_blocking(move || routed(up)).await??;
         // The kernel answers ARP for an address of the macvlan on its carrier, too: a peer may send its frames there
         // at any time, and they would come to the sockets, past the programs.
         let carriers = routed.iter().filter_map(|index| by_index.get(index)?.carrier);
@@ -252,31 +257,27 @@ fn carrier_of(attributes: &[LinkAttribute]) -> Option<u32> {
     carrier.filter(|_| is_macvlan)
 }
 
-/// Returns the interfaces that routes of either family and any table lead to, including those to our own addresses.
-async fn routed(handle: &Handle) -> Result<Vec<u32>, rtnetlink::Error> {
-    let families = [
-        RouteMessageBuilder::<Ipv4Addr>::new().build(),
-        RouteMessageBuilder::<Ipv6Addr>::new().build(),
-    ];
+/// Returns those of these interfaces that routes of either family and any table lead to, including those to our own addresses.
+/// Asks for each by itself, and reads no more than shows it: a router may have a million routes, and new ones each second.
+fn routed(interfaces: Vec<u32>) -> io::Result<Vec<u32>> {
     let mut found = Vec::new();
-    for family in families {
-        let mut routes = handle.route().get(family).execute();
-        while let Some(route) = routes.try_next().await? {
-            if route.attributes.iter().any(is_of_every_interface) {
-                continue;
-            }
-            for attribute in &route.attributes {
-                match attribute {
-                    RouteAttribute::Oif(index) => found.push(*index),
-                    RouteAttribute::MultiPath(hops) => found.extend(hops.iter().map(|h| h.interface_index)),
-                    _ => {}
-                }
-            }
+    for index in interfaces {
+        if has_route(AddressFamily::Inet, index)? || has_route(AddressFamily::Inet6, index)? {
+            found.push(index);
         }
     }
-    found.sort_unstable();
-    found.dedup();
     Ok(found)
+}
+
+/// Returns true if a route of a family leads to an interface, other than those that lead to every one.
+fn has_route(family: AddressFamily, index: u32) -> io::Result<bool> {
+    let mut request = RouteMessage::default();
+    request.header.address_family = family;
+    request.attributes = vec![RouteAttribute::Oif(index)];
+    Netlink::any(RouteNetlinkMessage::GetRoute(request), |answer| match answer {
+        RouteNetlinkMessage::NewRoute(route) => !route.attributes.iter().any(is_of_every_interface),
+        _ => false,
+    })
 }
 
 /// Returns true for the link-local and multicast routes of IPv6. The kernel adds them to each interface that is up, even

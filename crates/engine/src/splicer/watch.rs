@@ -1,12 +1,12 @@
 //! Follows the routes and interfaces of this host.
 
-use std::{fmt::Display, sync::Arc, time::Duration};
+use std::{fmt::Display, io, sync::Arc, time::Duration};
 
 use futures_util::StreamExt;
 use rtnetlink::{Handle, MulticastGroup, new_multicast_connection};
 use tokio::{
     sync::watch::{Receiver, channel},
-    time::{sleep, timeout},
+    time::{Instant, sleep_until, timeout},
 };
 
 use crate::{
@@ -17,6 +17,11 @@ use crate::{
 
 /// Changes come in bursts; one look at the end of a burst is enough.
 const CALM: Duration = Duration::from_millis(50);
+
+/// Rest after the kernel was asked, as a multiple of the time that its answers took, and the longest: where routes change all the
+/// time, or interfaces are many, looks take a tenth of a processor at most.
+const REST: u32 = 10;
+const LONGEST_REST: Duration = Duration::from_secs(5);
 
 /// Attaches to the present interfaces, and follows changes until the splicer is gone.
 pub(crate) async fn watch(context: &Arc<Context>) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
@@ -32,11 +37,11 @@ pub(crate) async fn watch(context: &Arc<Context>) -> Result<(), Box<dyn std::err
     ];
     let (connection, handle, mut messages) = new_multicast_connection(&groups)?;
     tokio::spawn(connection);
-    let waits = follow(context, &handle).await?;
+    let first = follow(context, &handle).await?;
     let weak = Arc::downgrade(context);
     let (told, changes) = channel(());
     let follower = weak.clone();
-    tokio::spawn(look_on(changes, waits, move || {
+    tokio::spawn(look_on(changes, first, move || {
         let (follower, handle) = (follower.clone(), handle.clone());
         async move { Some(follow(&follower.upgrade()?, &handle).await) }
     }));
@@ -53,38 +58,53 @@ pub(crate) async fn watch(context: &Arc<Context>) -> Result<(), Box<dyn std::err
     Ok(())
 }
 
-/// Looks after each burst of changes, and some time after a look that failed or found that another one is due (`waits`: so
-/// did the last one). `look` returns `None` if the splicer is gone.
-async fn look_on<L: Future<Output = Option<Result<bool, E>>>, E: Display>(
+/// Outcome of a look at the interfaces.
+#[derive(Debug, Clone, Copy, Default)]
+struct Seen {
+    /// True if another look is due after [`PATIENCE`].
+    waits: bool,
+    /// Time that the kernel's answers took.
+    took: Duration,
+}
+
+/// Looks after each burst of changes, and some time after a look that failed or found that another one is due (`last`: so did the
+/// last one). `look` returns `None` if the splicer is gone.
+async fn look_on<L: Future<Output = Option<Result<Seen, E>>>, E: Display>(
     mut changes: Receiver<()>,
-    mut waits: bool,
+    mut last: Seen,
     mut look: impl FnMut() -> L,
 ) {
     loop {
-        let patience = if waits { PATIENCE } else { Duration::MAX };
+        let rests_until = Instant::now() + (REST * last.took).min(LONGEST_REST);
+        let patience = if last.waits { PATIENCE } else { Duration::MAX };
         if matches!(timeout(patience, changes.changed()).await, Ok(Err(_))) {
             return;
         }
-        sleep(CALM).await;
+        sleep_until(rests_until.max(Instant::now() + CALM)).await;
         changes.mark_unchanged();
-        waits = match look().await {
-            Some(Ok(more)) => more,
+        last = match look().await {
+            Some(Ok(seen)) => seen,
             Some(Err(error)) => {
                 tracing::warn!(%error, "cannot follow a change of interfaces: the next look comes after {PATIENCE:?}");
-                true
+                Seen {
+                    waits: true,
+                    ..Seen::default()
+                }
             }
             None => return,
         };
     }
 }
 
-/// Attaches and detaches the programs, and tells the services that depend on interfaces. Returns true if some interfaces
+/// Attaches and detaches the programs, and tells the services that depend on interfaces. Another look is due if some interfaces
 /// wait for their routes.
-async fn follow(context: &Arc<Context>, handle: &Handle) -> Result<bool, rtnetlink::Error> {
+async fn follow(context: &Arc<Context>, handle: &Handle) -> io::Result<Seen> {
     if context.kernel.is_none() {
-        return Ok(false);
+        return Ok(Seen::default());
     }
+    let began = Instant::now();
     let links = Links::ask(handle).await?;
+    let took = began.elapsed();
     // Loading and attaching programs takes from milliseconds to a second.
     let put = move |context: &Context, kernel: &Kernel| {
         let plane = &kernel.plane;
@@ -97,7 +117,8 @@ async fn follow(context: &Arc<Context>, handle: &Handle) -> Result<bool, rtnetli
         waits
     };
     // Without an answer, the splicer has ended.
-    Ok(context.run_blocking(put).await.unwrap_or(false))
+    let waits = context.run_blocking(put).await.unwrap_or(false);
+    Ok(Seen { waits, took })
 }
 
 #[cfg(test)]
@@ -110,8 +131,12 @@ mod tests {
     async fn a_look_that_fails_is_repeated_without_a_change() {
         let (told, changes) = channel(());
         let (looked, mut looks) = unbounded_channel();
-        let mut outcomes = [Err("no answer"), Ok(true), Ok(false)].into_iter();
-        let watching = tokio::spawn(look_on(changes, false, move || {
+        let seen = |waits| Seen {
+            waits,
+            ..Seen::default()
+        };
+        let mut outcomes = [Err("no answer"), Ok(seen(true)), Ok(seen(false))].into_iter();
+        let watching = tokio::spawn(look_on(changes, Seen::default(), move || {
             looked.send(()).expect("the test lives");
             std::future::ready(outcomes.next())
         }));
@@ -122,6 +147,26 @@ mod tests {
         }
         let more = timeout(2 * PATIENCE, looks.recv()).await;
         assert!(more.is_err(), "without a reason: {more:?}");
+        drop(told);
+        watching.await.expect("no panic");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn looks_that_take_long_are_few() {
+        let (told, changes) = channel(());
+        let (looked, mut looks) = unbounded_channel();
+        let took = Duration::from_millis(100);
+        let seen = Seen { waits: false, took };
+        let watching = tokio::spawn(look_on(changes, seen, move || {
+            looked.send(Instant::now()).expect("the test lives");
+            async move { Some(Ok::<_, io::Error>(seen)) }
+        }));
+        let begin = Instant::now();
+        for look in 1..=3 {
+            told.send(()).expect("it is heard");
+            let at = looks.recv().await.expect("a look");
+            assert_eq!(at - begin, look * REST * took, "look {look}");
+        }
         drop(told);
         watching.await.expect("no panic");
     }

@@ -1,7 +1,6 @@
 //! Prepares interception beside its rules: sockets that may have any address, and a route for packets that must reach
 //! this host whatever their destination.
 
-mod netlink;
 mod routing;
 
 use std::{io, net::IpAddr};
@@ -9,7 +8,7 @@ use std::{io, net::IpAddr};
 use longsplice_repair::options;
 use parking_lot::Mutex;
 
-use self::netlink::Netlink;
+use crate::kernel::netlink::Netlink;
 use rtnetlink::packet_route::{
     AddressFamily, RouteNetlinkMessage,
     address::{AddressAttribute, AddressMessage},

@@ -8,8 +8,10 @@ use rtnetlink::packet_route::{
     rule::{RuleAction, RuleAttribute, RuleMessage},
 };
 
-use super::netlink::Netlink;
-use crate::{kernel::socket::MARK, services::rules::Family};
+use crate::{
+    kernel::{netlink::Netlink, socket::MARK},
+    services::rules::Family,
+};
 
 /// Priority before all other rules (`ip rule`), except for the host's own addresses, which are looked up at 0.
 const PRIORITY: u32 = 10;

@@ -1,7 +1,7 @@
 //! Sends requests to the kernel's routing and reads the answers at once: those that are also sent while the process ends
 //! cannot wait for a task.
 
-use std::io;
+use std::{io, ops::ControlFlow};
 
 use rtnetlink::{
     packet_core::{
@@ -14,10 +14,10 @@ use rtnetlink::{
 
 /// Netlink socket to the kernel.
 #[derive(Debug)]
-pub(super) struct Netlink(Socket);
+pub(crate) struct Netlink(Socket);
 
 impl Netlink {
-    pub(super) fn open() -> io::Result<Netlink> {
+    pub(crate) fn open() -> io::Result<Netlink> {
         let mut socket = Socket::new(NETLINK_ROUTE)?;
         socket.bind_auto()?;
         socket.connect(&SocketAddr::new(0, 0))?;
@@ -26,34 +26,71 @@ impl Netlink {
 
     /// Opens a socket for whose requests the kernel heeds more than the kind of the objects (`NETLINK_GET_STRICT_CHK`): all
     /// routes of a table are those of that table.
-    pub(super) fn open_strict() -> io::Result<Netlink> {
+    pub(crate) fn open_strict() -> io::Result<Netlink> {
         let netlink = Netlink::open()?;
         netlink.0.set_netlink_get_strict_chk(true)?;
         Ok(netlink)
     }
 
     /// Creates an object; fails if it exists.
-    pub(super) fn create(&self, message: RouteNetlinkMessage) -> io::Result<()> {
+    pub(crate) fn create(&self, message: RouteNetlinkMessage) -> io::Result<()> {
         self.ask(message, NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL).map(drop)
     }
 
     /// Sends a request and waits for its acknowledgement.
-    pub(super) fn order(&self, message: RouteNetlinkMessage) -> io::Result<()> {
+    pub(crate) fn order(&self, message: RouteNetlinkMessage) -> io::Result<()> {
         self.ask(message, NLM_F_ACK).map(drop)
     }
 
     /// Returns all objects of a kind.
-    pub(super) fn dump(&self, message: RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkMessage>> {
+    pub(crate) fn dump(&self, message: RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkMessage>> {
         self.ask(message, NLM_F_DUMP)
     }
 
     /// Returns the answer to a request for one object.
-    pub(super) fn get(&self, message: RouteNetlinkMessage) -> io::Result<RouteNetlinkMessage> {
+    pub(crate) fn get(&self, message: RouteNetlinkMessage) -> io::Result<RouteNetlinkMessage> {
         let answer = self.ask(message, 0)?.pop();
         answer.ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
+    /// Returns true if one of all objects of a kind is what `is_it` looks for, and reads no further than that. `message` may
+    /// choose among the objects, as with [`Netlink::open_strict`].
+    pub(crate) fn any(
+        message: RouteNetlinkMessage,
+        mut is_it: impl FnMut(&RouteNetlinkMessage) -> bool,
+    ) -> io::Result<bool> {
+        let mut found = false;
+        // The kernel gives the rest up with the socket.
+        Netlink::open_strict()?.read(message, NLM_F_DUMP, |answer| {
+            found = is_it(&answer);
+            match found {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            }
+        })?;
+        Ok(found)
+    }
+
     fn ask(&self, message: RouteNetlinkMessage, flags: u16) -> io::Result<Vec<RouteNetlinkMessage>> {
+        let mut answers = Vec::new();
+        self.read(message, flags, |answer| {
+            answers.push(answer);
+            // Nothing follows one object.
+            match flags & (NLM_F_ACK | NLM_F_DUMP) {
+                0 => ControlFlow::Break(()),
+                _ => ControlFlow::Continue(()),
+            }
+        })?;
+        Ok(answers)
+    }
+
+    /// Sends a request, and reads its answers until there are no more, or `take` wants no more.
+    fn read(
+        &self,
+        message: RouteNetlinkMessage,
+        flags: u16,
+        mut take: impl FnMut(RouteNetlinkMessage) -> ControlFlow<()>,
+    ) -> io::Result<()> {
         let mut header = NetlinkHeader::default();
         header.flags = NLM_F_REQUEST | flags;
         let mut message = NetlinkMessage::new(header, NetlinkPayload::InnerMessage(message));
@@ -61,7 +98,6 @@ impl Netlink {
         let mut bytes = vec![0; message.buffer_len()];
         message.serialize(&mut bytes);
         self.0.send(&bytes, 0)?;
-        let mut answers = Vec::new();
         loop {
             let (datagram, _) = self.0.recv_from_full()?;
             let mut rest = datagram.as_slice();
@@ -71,21 +107,20 @@ impl Netlink {
                 // Messages begin at multiples of four.
                 let length = (one.header.length as usize).next_multiple_of(4).max(4);
                 rest = rest.get(length..).unwrap_or_default();
-                match one.payload {
-                    NetlinkPayload::Done(_) => return Ok(answers),
+                let answer = match one.payload {
+                    NetlinkPayload::Done(_) => return Ok(()),
                     NetlinkPayload::Error(e) => {
                         return match e.code {
-                            None => Ok(answers),
+                            None => Ok(()),
                             Some(_) => Err(e.to_io()),
                         };
                     }
-                    NetlinkPayload::InnerMessage(answer) => answers.push(answer),
-                    _ => {}
+                    NetlinkPayload::InnerMessage(answer) => answer,
+                    _ => continue,
+                };
+                if take(answer).is_break() {
+                    return Ok(());
                 }
-            }
-            // Nothing follows one object.
-            if flags & (NLM_F_ACK | NLM_F_DUMP) == 0 && !answers.is_empty() {
-                return Ok(answers);
             }
         }
     }
