@@ -26,6 +26,9 @@ use crate::kernel::netlink::Netlink;
 /// and segments that pass meanwhile would come to the stack, which resets their connections.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
+/// Table of the routes to our own addresses (`RT_TABLE_LOCAL`).
+const OWN_ADDRESSES: u32 = 255;
+
 /// State of an interface that programs can be put on.
 #[derive(Debug)]
 struct Link {
@@ -262,18 +265,32 @@ fn carrier_of(attributes: &[LinkAttribute]) -> Option<u32> {
 fn routed(interfaces: Vec<u32>) -> io::Result<Vec<u32>> {
     let mut found = Vec::new();
     for index in interfaces {
-        if has_route(AddressFamily::Inet, index)? || has_route(AddressFamily::Inet6, index)? {
+        if is_routed(index)? {
             found.push(index);
         }
     }
     Ok(found)
 }
 
-/// Returns true if a route of a family leads to an interface, other than those that lead to every one.
-fn has_route(family: AddressFamily, index: u32) -> io::Result<bool> {
+/// Returns true if a route leads to an interface. Looks first where there are few, at the own addresses: to find the only route
+/// to an interface, the kernel may walk over all others.
+fn is_routed(index: u32) -> io::Result<bool> {
+    for table in [Some(OWN_ADDRESSES), None] {
+        for family in [AddressFamily::Inet, AddressFamily::Inet6] {
+            if has_route(family, table, index)? {
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
+}
+
+/// Returns true if a table of a family, or any, has a route to an interface, other than those that lead to every one.
+fn has_route(family: AddressFamily, table: Option<u32>, index: u32) -> io::Result<bool> {
     let mut request = RouteMessage::default();
     request.header.address_family = family;
     request.attributes = vec![RouteAttribute::Oif(index)];
+    request.attributes.extend(table.map(RouteAttribute::Table));
     Netlink::any(RouteNetlinkMessage::GetRoute(request), |answer| match answer {
         RouteNetlinkMessage::NewRoute(route) => !route.attributes.iter().any(is_of_every_interface),
         _ => false,
