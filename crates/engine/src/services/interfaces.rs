@@ -47,7 +47,7 @@ pub(crate) struct Links {
     by_index: HashMap<u32, Link>,
     /// Further ones, whose packets are not as the programs expect.
     others: HashSet<u32>,
-    /// Those that a route leads to, and the carriers of macvlans among them.
+    /// Those of them that are up, are no ports, and that a route leads to; and the carriers of macvlans among them.
     routed: Vec<u32>,
 }
 
@@ -55,9 +55,9 @@ impl Links {
     /// Asks the kernel for its links, and whether routes lead to them.
     pub(crate) async fn ask(handle: &Handle) -> io::Result<Links> {
         let (by_index, others) = links(handle).await.map_err(io::Error::other)?;
-        let up = by_index.iter().filter(|(_, link)| link.is_up);
-        let up: Vec<u32> = up.map(|(index, _)| *index).collect();
-        let mut routed = spawn_blocking(move || routed(up)).await??;
+        let candidates = by_index.iter().filter(|(_, link)| link.is_up && !link.is_port);
+        let candidates: Vec<u32> = candidates.map(|(index, _)| *index).collect();
+        let mut routed = spawn_blocking(move || routed(candidates)).await??;
         // The kernel answers ARP for an address of the macvlan on its carrier, too: a peer may send its frames there
         // at any time, and they would come to the sockets, past the programs.
         let carriers = routed.iter().filter_map(|index| by_index.get(index)?.carrier);
