@@ -2,12 +2,13 @@
 
 use std::{
     net::UdpSocket,
+    sync::atomic::{AtomicBool, Ordering},
     thread,
     time::{Duration, Instant},
 };
 
 use longsplice_lab::{Emulated, Family};
-use longsplice_tests::{SOON, Status, emulated, eventually, soon};
+use longsplice_tests::{Raise, SOON, Status, emulated, eventually, soon};
 
 use crate::accelerate::{Node, long_path, router, totals, totals_by_path};
 
@@ -194,6 +195,40 @@ fn a_connection_that_fills_its_bottleneck_is_released() {
     });
     let released = status.accelerator.unwrap().released_by_reason;
     assert_eq!(released["standing_queue"], 1, "{released:?}");
+}
+
+/// The last bytes of a piece tell of the queue that it has filled. That queue does not stand while nothing follows them.
+#[test]
+fn a_connection_that_rests_between_pieces_stays_taken_over() {
+    // Time for which a queue must stand.
+    const STANDS: Duration = Duration::from_millis(400);
+    let status = eventually("pieces that pass sooner than a queue stands", 6 * SOON, || {
+        let node = before_a_bottleneck("acc-rest");
+        let mut plain = node.connect();
+        node.daemon.splice_to(plain.client_port(), "detached");
+        let mut pair = node.connect();
+        let (is_over, mut longest) = (AtomicBool::new(false), Duration::ZERO);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    plain.exchange_unevenly(6_000, 0);
+                }
+            });
+            let _over = Raise(&is_over);
+            for _ in 0..4 {
+                let began = Instant::now();
+                pair.exchange_unevenly(150_000, 0);
+                longest = longest.max(began.elapsed());
+                thread::sleep(2 * STANDS);
+            }
+        });
+        let status = node.daemon.status();
+        pair.close();
+        plain.close();
+        (longest < STANDS).then_some(status)
+    });
+    let released = status.accelerator.unwrap().released_by_reason;
+    assert_eq!(released["standing_queue"], 0, "{released:?}");
 }
 
 /// A connection that has its bottleneck for itself would only lose by a release.

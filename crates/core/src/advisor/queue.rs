@@ -53,6 +53,11 @@ impl QueueWatch {
         })
     }
 
+    /// Forgets the queue: the leg rests. Its round-trip time is still that of its last bytes.
+    pub fn rest(&mut self) {
+        self.queue = None;
+    }
+
     /// Returns the lowest round-trip time so far.
     pub fn lowest(&self) -> Option<Duration> {
         self.lowest
@@ -85,6 +90,9 @@ mod tests {
         assert_eq!(at(1_700, 90), None);
         assert_eq!(at(2_000, 130), seen(50, 0));
         assert_eq!(watch.lowest(), Some(ms(80)));
+        watch.rest();
+        let next = watch.note(ms(9_000), ms(130), None, ms(140));
+        assert_eq!(next, seen(50, 0), "it did not stand meanwhile");
     }
 
     #[test]

@@ -356,11 +356,21 @@ impl Session<'_> {
         for ((watch, info), sample) in self.queues.iter_mut().zip(infos.iter()).zip(samples) {
             // A stream that a leg only receives has passed that leg's queue already: our acknowledgements return beside it.
             let receives = info.rcv_rtt_us() > 0 && info.last_data_recv_ms() < info.last_data_sent_ms();
-            let rtt = match receives {
-                true => Duration::from_micros(info.rcv_rtt_us().into()),
-                false => sample.rtt,
+            let (rtt, since, is_empty) = match receives {
+                true => (
+                    Duration::from_micros(info.rcv_rtt_us().into()),
+                    info.last_data_recv_ms(),
+                    true,
+                ),
+                false => (sample.rtt, info.last_data_sent_ms(), info.unacked() == 0),
             };
-            sample.standing_queue = watch.note(age, rtt, sample.min_rtt, path);
+            let queue = watch.note(age, rtt, sample.min_rtt, path);
+            // The last bytes of a stream have told of its queue, and nothing follows them.
+            let rests = is_empty && Duration::from_millis(since.into()) > rtt;
+            if rests {
+                watch.rest();
+            }
+            sample.standing_queue = queue.filter(|_| !rests);
             sample.min_rtt = watch.lowest();
         }
     }
