@@ -3,6 +3,7 @@
 
 use std::{io, ops::ControlFlow};
 
+use nix::libc;
 use rtnetlink::{
     packet_core::{
         NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage,
@@ -108,7 +109,7 @@ impl Netlink {
                 let length = (one.header.length as usize).next_multiple_of(4).max(4);
                 rest = rest.get(length..).unwrap_or_default();
                 let answer = match one.payload {
-                    NetlinkPayload::Done(_) => return Ok(()),
+                    NetlinkPayload::Done(done) => return end_of(done.code),
                     NetlinkPayload::Error(e) => {
                         return match e.code {
                             None => Ok(()),
@@ -123,5 +124,13 @@ impl Netlink {
                 }
             }
         }
+    }
+}
+
+/// Returns the outcome of a list of objects by the number at its end. A table or an interface that is not there has none.
+fn end_of(code: i32) -> io::Result<()> {
+    match -code {
+        0 | libc::ENOENT | libc::ENODEV => Ok(()),
+        error => Err(io::Error::from_raw_os_error(error)),
     }
 }
