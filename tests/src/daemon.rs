@@ -267,6 +267,15 @@ impl Daemon {
         self.process().pid()
     }
 
+    /// Returns a size of its process's memory, in KiB, by the name that it has in `/proc/PID/status`.
+    pub fn memory_kib(&self, name: &str) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("it runs");
+        let prefix = format!("{name}:");
+        let size = status.lines().find_map(|line| line.strip_prefix(&prefix));
+        let size = size.unwrap_or_else(|| panic!("no {name} in {status}"));
+        size.trim().trim_end_matches(" kB").parse().expect("a number")
+    }
+
     /// Writes another configuration, for its next start or reload.
     pub fn reconfigure(&self, config: &Config) {
         config.write(self.dir.path());

@@ -57,12 +57,12 @@ pub fn thaw_transparent(image: &Image, has_syn: bool) -> Result<OwnedFd, Error> 
 fn thaw_with(image: &Image, is_transparent: bool, has_syn: bool) -> Result<OwnedFd, Error> {
     let (local, peer) = (Address::from(image.local), Address::from(image.peer));
     let fd = sys::tcp_socket(local.family())?;
-    let built = match is_transparent {
-        true => options::set_transparent(&fd, true),
-        false => Ok(()),
-    }
-    .and_then(|()| build(&fd, image, has_syn, &local, &peer));
-    match built {
+    let prepared = if is_transparent {
+        options::set_transparent(&fd, true)
+    } else {
+        Ok(())
+    };
+    match prepared.and_then(|()| build(&fd, image, has_syn, &local, &peer)) {
         Ok(()) => Ok(fd),
         Err(e) => {
             // Ignore this error: the socket was never connected then, and dropping it is silent, too.

@@ -185,7 +185,7 @@ fn a_configured_limit_holds_without_a_control_group() {
     });
     let memory = bed.daemon.status().memory.expect("there is a limit");
     assert_eq!(memory.limit, 16 << 20, "{memory:?}");
-    let own = resident(&bed.daemon) << 10;
+    let own = bed.daemon.memory_kib("RssAnon") << 10;
     assert!((own / 2..own * 2).contains(&memory.used), "{memory:?}");
     // A reload changes the limit; without one, the status shows no memory.
     let config = Config::new().listener(([0, 0, 0, 0], 8080).into(), bed.target(), "never", "now");
@@ -194,27 +194,20 @@ fn a_configured_limit_holds_without_a_control_group() {
     assert!(bed.daemon.status().memory.is_none());
 }
 
-/// Returns the daemon's own memory in use, in KiB.
-fn resident(daemon: &Daemon) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{}/status", daemon.pid())).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
-    line.unwrap().trim().trim_end_matches(" kB").parse().unwrap()
-}
-
 #[test]
 fn what_relayed_connections_took_goes_back() {
     let bed = Bed::new("memory-back", Policy::ON_DEMAND);
     let target = echo(&bed);
     let (daemon, front) = daemon(&bed, None, target, Policy::ON_DEMAND);
     drop(client(&bed, front).unwrap());
-    let before = resident(&daemon);
+    let before = daemon.memory_kib("RssAnon");
     let open: Vec<_> = (0..CLIENTS).filter_map(|_| client(&bed, front)).collect();
     assert_eq!(open.len(), CLIENTS);
-    let peak = resident(&daemon);
+    let peak = daemon.memory_kib("RssAnon");
     assert!(peak > before + CLIENTS as u64 * 4, "{before} to {peak} KiB");
     drop(open);
     soon("the memory to go back", || {
-        let now = resident(&daemon);
+        let now = daemon.memory_kib("RssAnon");
         now < before + (peak - before) / 2
     });
 }

@@ -1,7 +1,6 @@
 //! Connections of an accelerator that make room for those of an earlier class.
 
 use std::{
-    fs,
     io::ErrorKind,
     net::{IpAddr, TcpStream},
     thread,
@@ -135,17 +134,6 @@ fn a_server_that_does_not_answer_takes_no_room() {
     }
 }
 
-/// Returns the memory that counts as the process's own, in bytes.
-fn resident(pid: u32) -> u64 {
-    let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = text
-        .lines()
-        .find_map(|line| line.strip_prefix("RssAnon:"))
-        .unwrap();
-    let kib: u64 = line.trim().trim_end_matches(" kB").parse().unwrap();
-    kib << 10
-}
-
 /// Releases idle connections before what the sockets of taken-over connections hold in the kernel is too much.
 #[test]
 fn idle_connections_are_released_when_memory_runs_short() {
@@ -193,7 +181,7 @@ fn idle_connections_are_released_when_memory_runs_short() {
     let opened = (THREADS * EACH) as u64;
     node.wait_status("all to be taken over", |s| totals(s).0 == opened);
     // Three quarters of the limit lie above the process's own memory, and below that with the sockets.
-    let own = resident(node.daemon.pid());
+    let own = node.daemon.memory_kib("RssAnon") << 10;
     let limit = ((own + opened * SOCKETS / 2) * 4 / 3).max(LEAST);
     let threshold = limit / 4 * 3;
     assert!((own..own + opened * SOCKETS).contains(&threshold), "{own} bytes");

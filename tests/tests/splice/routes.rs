@@ -6,7 +6,6 @@ use longsplice_repair::options;
 use longsplice_tests::{Bed, Pair, Policy, addr, family, ip, nodad, soon, veth_line};
 use std::{
     fmt::Debug,
-    fs,
     net::{IpAddr, SocketAddr, TcpListener},
     thread,
     time::{Duration, Instant},
@@ -290,19 +289,12 @@ fn what_a_large_table_holds_is_not_read() {
     const ROUTES: &str = "for x in $(seq 0 195); do for y in $(seq 0 255); do \
                               echo route add 198.19.$x.$y/32 dev f1; done; done | ip -batch -";
     let bed = Bed::new("route-many", Policy::DETACHED);
-    let before = peak_memory(bed.daemon.pid());
+    let peak = || bed.daemon.memory_kib("VmHWM");
+    let before = peak();
     let added = bed.net.forwarder.command("sh").args(["-c", ROUTES]).output();
     assert!(added.unwrap().status.success());
     second_way(&bed.net);
     wait_watched(&bed, "f2");
-    let grown = peak_memory(bed.daemon.pid()) - before;
+    let grown = peak() - before;
     assert!(grown < 8 << 10, "{grown} KiB");
-}
-
-/// Returns the most memory that a process has had so far, in KiB.
-fn peak_memory(pid: u32) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    let number = line.and_then(|line| line.split_whitespace().next());
-    number.unwrap().parse().unwrap()
 }

@@ -119,12 +119,6 @@ fn cpu_time(bed: &Bed, during: Duration) -> Duration {
     used() - before
 }
 
-fn resident(bed: &Bed) -> u64 {
-    let text = fs::read_to_string(format!("/proc/{}/status", bed.daemon.pid())).unwrap();
-    let line = text.lines().find(|line| line.starts_with("RssAnon:")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
-}
-
 #[test]
 fn a_drain_that_waits_for_an_acknowledgement_wakes_rarely_and_then_at_once() {
     let bed = Bed::new("wh-drain", Policy::ON_DEMAND_DORMANT);
@@ -301,11 +295,11 @@ fn a_held_segment_that_is_repeated_takes_no_more_memory() {
     let withheld = withhold_in_drain(&bed);
     let payload = Pattern::new(rng().u64(..)).prefix(1_000);
     client.repeat(&payload, 1_000);
-    let before = resident(&bed);
+    let before = bed.daemon.memory_kib("RssAnon") << 10;
     let repetitions = times("LONGSPLICE_REPETITIONS", 50_000);
     let began = Instant::now();
     client.repeat(&payload, repetitions);
-    let after = resident(&bed);
+    let after = bed.daemon.memory_kib("RssAnon") << 10;
     let queued = bed.daemon.status().segments("queued");
     eprintln!(
         "{before} bytes, {after} behind {repetitions} repetitions in {:.0?}, of which {queued} were queued",

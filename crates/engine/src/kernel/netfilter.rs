@@ -3,7 +3,9 @@
 
 use std::io;
 
-use rtnetlink::sys::{Socket, SocketAddr, protocols::NETLINK_NETFILTER};
+use rtnetlink::sys::{Socket, protocols::NETLINK_NETFILTER};
+
+use super::netlink::connect;
 
 // linux/netlink.h
 pub(crate) const NLM_F_REQUEST: u16 = 0x01;
@@ -48,9 +50,7 @@ pub(crate) struct Netfilter(Socket);
 
 impl Netfilter {
     pub(crate) fn open() -> io::Result<Netfilter> {
-        let mut socket = Socket::new(NETLINK_NETFILTER)?;
-        socket.bind_auto()?;
-        socket.connect(&SocketAddr::new(0, 0))?;
+        let socket = connect(NETLINK_NETFILTER)?;
         socket.set_non_blocking(true)?;
         Ok(Netfilter(socket))
     }

@@ -19,10 +19,7 @@ pub(crate) struct Netlink(Socket);
 
 impl Netlink {
     pub(crate) fn open() -> io::Result<Netlink> {
-        let mut socket = Socket::new(NETLINK_ROUTE)?;
-        socket.bind_auto()?;
-        socket.connect(&SocketAddr::new(0, 0))?;
-        Ok(Netlink(socket))
+        Ok(Netlink(connect(NETLINK_ROUTE)?))
     }
 
     /// Opens a socket for whose requests the kernel heeds more than the kind of the objects (`NETLINK_GET_STRICT_CHK`): all
@@ -125,6 +122,14 @@ impl Netlink {
             }
         }
     }
+}
+
+/// Opens a netlink socket to the kernel.
+pub(crate) fn connect(protocol: isize) -> io::Result<Socket> {
+    let mut socket = Socket::new(protocol)?;
+    socket.bind_auto()?;
+    socket.connect(&SocketAddr::new(0, 0))?;
+    Ok(socket)
 }
 
 /// Returns the outcome of a list of objects by the number at its end. A table or an interface that is not there has none.
