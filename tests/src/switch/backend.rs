@@ -21,6 +21,7 @@ use tokio::{
 };
 
 use super::client::field;
+use crate::stop_listening;
 
 /// Request as the server received it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -87,6 +88,8 @@ struct Shared {
 #[derive(Debug)]
 pub struct Backend {
     shared: Arc<Shared>,
+    /// Its socket, until it stops.
+    listening: Option<TcpListener>,
     // Dropped without waiting: its tasks are to end.
     runtime: Option<Runtime>,
 }
@@ -108,6 +111,7 @@ impl Backend {
             .unwrap();
         let listener = at.run(|| TcpListener::bind(listen)).unwrap().unwrap();
         listener.set_nonblocking(true).unwrap();
+        let listening = Some(listener.try_clone().unwrap());
         let backend = Arc::clone(&shared);
         runtime.spawn(async move {
             let listener = tokio::net::TcpListener::from_std(listener).unwrap();
@@ -125,6 +129,7 @@ impl Backend {
         });
         Backend {
             shared,
+            listening,
             runtime: Some(runtime),
         }
     }
@@ -162,6 +167,9 @@ impl Backend {
 
 impl Drop for Backend {
     fn drop(&mut self) {
+        if let Some(listening) = self.listening.take() {
+            stop_listening(listening);
+        }
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_timeout(Duration::from_millis(200));
         }

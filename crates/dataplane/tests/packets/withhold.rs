@@ -1,11 +1,11 @@
 //! Options are withheld from the SYNs that come to a listening socket of ours, from no other packet, and with checksums
 //! that stay right.
 
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener};
 
 use longsplice_core::terms::Terms;
 use longsplice_dataplane::{Context, Hook, Withheld};
-use socket2::{Domain, Socket, Type};
+use socket2::{Domain, SockRef, Socket, Type};
 
 use crate::support::{
     choose,
@@ -220,7 +220,9 @@ fn what_is_no_syn_of_a_prepared_listener_stays_as_it_is() {
     ] {
         expect(&plane, &packet, &packet);
     }
-    // A listener that is gone leaves nothing behind at its address.
+    // A listener that is gone leaves nothing behind at its address. Closing alone would end it only once the children of
+    // other tests, which have its descriptor until they run their programs, have closed it, too.
+    SockRef::from(&ours).shutdown(Shutdown::Both).expect("a listener");
     drop(ours);
     let again = TcpListener::bind(to).expect("the address");
     expect(&plane, &plain, &plain);

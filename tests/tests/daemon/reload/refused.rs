@@ -5,7 +5,7 @@ use std::{
     net::{SocketAddr, TcpListener},
 };
 
-use longsplice_tests::{Bed, Config, Policy, soon};
+use longsplice_tests::{Bed, Config, Policy, soon, stop_listening};
 use rustix::process::Signal;
 
 /// Returns a configuration with the listener of the bed, and this before it.
@@ -83,7 +83,8 @@ fn an_address_that_is_taken_leaves_no_new_listener_behind() {
     assert_whole(&bed, 1, "8082");
     let free = bed.net.forwarder.run(|| TcpListener::bind((any, 8081))).unwrap();
     assert!(free.is_ok(), "8081 is not listened on: {free:?}");
-    drop((free, taken));
+    stop_listening(free.unwrap());
+    stop_listening(taken);
     let said = bed.daemon.change(&more).unwrap();
     assert!(
         said.contains("generation 2") && said.contains("3 listeners"),
