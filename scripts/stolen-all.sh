@@ -5,14 +5,17 @@
 #   scripts/stolen-all.sh            one pass of all programs
 #   PASSES=N                         so many
 #   MINUTES=N                        no further program is begun after so many; 0: no limit
-#   PROGRAMS="splice daemon"         some programs of tests/tests; all by default
+#   PROGRAMS="splice packets_v6"     some test programs, of whichever package; by default all that need root
 #   LEDGER=FILE                      target/stolen.tsv; a line for each run of a test: commit, program, test, ok or FAILED
 #   RUST_TEST_THREADS=N              how many tests of a program run at once; three for each processor
 set -uo pipefail
 cd "$(dirname "$0")/.."
+scripts=$PWD/scripts
 
 ledger=${LEDGER:-target/stolen.tsv}
-programs=${PROGRAMS:-splice switch daemon}
+end_to_end="splice switch daemon"
+of_crates="packets packets_v6 rules model model_v6 model_across privileged loopback lab cli longsplice_engine longsplice_lab longsplice"
+programs=${PROGRAMS:-$end_to_end $of_crates}
 minutes=${MINUTES:-0}
 export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((3 * $(nproc)))}
 
@@ -29,12 +32,18 @@ mkdir -p "$(dirname "$ledger")" target/stolen
 export LONGSPLICE_NOT_RUN=$work/not-run
 
 cargo test --quiet --workspace --lib --bins --tests --no-run || exit 1
+cargo build --quiet --workspace --example other_layout --features longsplice/other-layout || exit 1
 LONGSPLICE_BIN=$(realpath "${CARGO_TARGET_DIR:-target}/debug/longsplice")
-export LONGSPLICE_BIN
+LONGSPLICE_OTHER_LAYOUT_BIN=$(dirname "$LONGSPLICE_BIN")/examples/other_layout
+export LONGSPLICE_BIN LONGSPLICE_OTHER_LAYOUT_BIN
+# A line for each test program: name, folder of its package, path.
+cargo test --workspace --lib --bins --tests --no-run --message-format json 2>/dev/null |
+    sed -nE 's#.*"manifest_path":"([^"]*)/Cargo.toml".*"kind":\["(lib|test)"\].*"name":"([^"]*)".*"executable":"([^"]*)".*#\3\t\1\t\4#p' \
+        >"$work/programs"
 for program in $programs; do
-    cargo test --workspace --test "$program" --no-run --message-format json 2>/dev/null |
-        sed -nE 's/.*"executable":"([^"]*\/'"$program"'-[0-9a-f]*)".*/\1/p' | tail -n 1 >"$work/$program"
-    [[ -s $work/$program ]] || { echo "stolen-all: no test program is named $program (tests/tests has them)" >&2; exit 2; }
+    grep -q "^$program"$'\t' "$work/programs" && continue
+    echo "stolen-all: no test program is named $program; there are:" $(cut -f 1 "$work/programs" | sort) >&2
+    exit 2
 done
 
 for ((pass = 1; pass <= ${PASSES:-1}; pass++)); do
@@ -45,7 +54,8 @@ for ((pass = 1; pass <= ${PASSES:-1}; pass++)); do
         : >"$LONGSPLICE_NOT_RUN"
         log=target/stolen/$program-$(date +%s).log
         began=$SECONDS
-        (cd tests && ../scripts/stolen.sh "$(<"$work/$program")") >"$log" 2>&1
+        IFS=$'\t' read -r _ folder path < <(grep "^$program"$'\t' "$work/programs")
+        (cd "$folder" && "$scripts/stolen.sh" "$path") >"$log" 2>&1
         sed -nE 's/^test (.*) \.\.\. (ok|FAILED)$/\1\t\2/p' "$log" |
             grep -v -F -f <(sed 's/: .*//' "$LONGSPLICE_NOT_RUN"; echo "a name that no test has") |
             sed "s/^/$commit\t$program\t/" >>"$ledger"
