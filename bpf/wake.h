@@ -41,6 +41,15 @@ static __always_inline int is_beyond(struct reach r)
 	return after(r.end, r.cut) || r.fin;
 }
 
+/* Returns whether, in FINAL, the stream is so far beyond the sender's socket that the socket would take it
+ * for old. (A FIN that the socket was shown lies one before the cut.) */
+static __always_inline int is_lost(struct reach r)
+{
+	__u32 beyond = r.end - r.cut;
+
+	return beyond >= 1U << 31 && beyond != ~0U;
+}
+
 /* Returns whether, in DRAIN, the local sockets could continue in the direction from the sender to the far
  * end. They can if nothing of it was forwarded, or if all of the sockets' payload is delivered. */
 static __always_inline int can_go_on(const struct ls_leg *from, const struct ls_leg *to, struct reach r)
@@ -160,6 +169,7 @@ static __always_inline __u32 wake_slot(struct __sk_buff *skb, struct ls_slot *sl
 	at_server = reach_of(server, mode);
 	if ((mode == LS_DRAIN &&
 	     !(can_go_on(client, server, at_client) && can_go_on(server, client, at_server))) ||
+	    (mode == LS_FINAL && (is_lost(at_client) || is_lost(at_server))) ||
 	    (promised && !(keeps_promise(client, at_client.cut, base_of(at_client)) &&
 			   keeps_promise(server, at_server.cut, base_of(at_server))))) {
 		next = mode;

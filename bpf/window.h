@@ -63,11 +63,18 @@ static __always_inline __u32 kept_edge(const struct ls_slot *slot, const struct 
 	return seq_min(edge, seq_max(limit, from->tx_edge));
 }
 
-/* Returns the same in DRAIN, where the stream may stand below the cut. */
+/* Most bytes of a stream that pass the sender's socket in DRAIN. Further on, their numbers would seem to be
+ * below the cut. */
+#define MOST_BESIDE (1U << 30)
+
+/* Returns the same in DRAIN, where the stream may stand below the cut, and pauses MOST_BESIDE beyond it. */
 static __always_inline __u32 kept_edge_in_drain(const struct ls_slot *slot, const struct ls_leg *from,
 						__u32 edge)
 {
-	return kept_edge(slot, from, seq_max(from->rec.rx_end, from->cut), edge);
+	__u32 cut = from->cut;
+
+	edge = kept_edge(slot, from, seq_max(from->rec.rx_end, cut), edge);
+	return seq_min(edge, seq_max(cut + MOST_BESIDE, from->tx_edge));
 }
 
 /* Returns whether the sender's socket, which stood at `cut` and continues at `base`, can take all that the

@@ -48,6 +48,12 @@ impl Reach {
         self.end.after(self.cut) || self.fin
     }
 
+    /// Returns whether, in FINAL, the stream is so far beyond the sender's socket that the socket would take it for old.
+    /// (A FIN that the socket was shown lies one before the cut.)
+    fn is_lost(self) -> bool {
+        (1 << 31..u32::MAX).contains(&self.end.distance_from(self.cut))
+    }
+
     /// Returns the number at which the sockets continue. The cut is behind a FIN that the socket was shown.
     fn base(self) -> Seq {
         self.end.max(self.cut)
@@ -168,8 +174,11 @@ impl Steps for Wake {
                 let [client, server] = &slot.leg;
                 let reach = [Reach::of(client, self.from), Reach::of(server, self.from)];
                 let keeps = |from, r: Reach| !self.promised || keeps_promise(from, r.cut, r.base());
-                let can = self.from != Mode::Drain
-                    || (can_go_on(client, server, reach[0]) && can_go_on(server, client, reach[1]));
+                let can = match self.from {
+                    Mode::Drain => can_go_on(client, server, reach[0]) && can_go_on(server, client, reach[1]),
+                    Mode::Final => !reach.iter().any(|r| r.is_lost()),
+                    _ => true,
+                };
                 self.step = if can && keeps(client, reach[0]) && keeps(server, reach[1]) {
                     Step::GoOn(Side::Client, reach)
                 } else {

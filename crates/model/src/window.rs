@@ -47,9 +47,13 @@ pub(super) fn kept_edge(slot: &Slot, from: &Leg, next: Seq, edge: Seq) -> Seq {
     edge.min(limit.max(from.tx_edge))
 }
 
-/// Returns the same in DRAIN, where the stream may stand below the cut.
+/// Most bytes of a stream that pass the sender's socket in DRAIN.
+const MOST_BESIDE: u32 = 1 << 30;
+
+/// Returns the same in DRAIN, where the stream may stand below the cut, and pauses `MOST_BESIDE` beyond it.
 pub(super) fn kept_edge_in_drain(slot: &Slot, from: &Leg, edge: Seq) -> Seq {
-    kept_edge(slot, from, from.rec.rx_end.max(from.cut), edge)
+    let kept = kept_edge(slot, from, from.rec.rx_end.max(from.cut), edge);
+    kept.min((from.cut + MOST_BESIDE).max(from.tx_edge))
 }
 
 /// Largest window (RFC 7323 section 2.3).

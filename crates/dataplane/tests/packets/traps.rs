@@ -216,6 +216,30 @@ fn a_segment_that_the_device_summed_up_is_delivered_with_its_sum() {
     }
 }
 
+/// Such a socket takes what comes next for old. A daemon that was stopped leaves sockets so far behind.
+#[test]
+fn a_socket_that_either_stream_left_2_gib_behind_is_not_woken() {
+    for (side, lost) in [(0, 0), (0, 1), (1, 0), (1, 1)].map(|(a, b)| (Side::BOTH[a], Side::BOTH[b])) {
+        for (bytes, woken) in [((1 << 31) - 5000, true), (1 << 31, false), (3 << 30, false)] {
+            let flow = wakeable(side, SENT[side] + 1);
+            flow.edit(|slot| {
+                let leg = &mut slot.leg[lost as usize];
+                for number in [&mut leg.cut, &mut leg.delivered, &mut leg.loc_edge] {
+                    *number = number.wrapping_sub(bytes);
+                }
+            });
+            let frame = next(&flow, side, 100).bytes();
+            let ran = flow.ingress(side, &frame);
+            let mode = if woken { Mode::Undrain } else { Mode::Final };
+            assert_eq!(flow.slot().mode(), mode, "{side:?} {lost:?} {bytes}");
+            if !woken {
+                assert_eq!(ran.verdict, SHOT);
+                assert_frame(&ran.packet, &frame, "held");
+            }
+        }
+    }
+}
+
 #[test]
 fn while_no_socket_can_go_on_it_is_held() {
     // Dormant, but not to be woken; and detached: there is no socket.

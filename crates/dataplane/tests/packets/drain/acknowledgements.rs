@@ -73,6 +73,27 @@ fn a_forged_acknowledgement_is_not_passed_on_by_later_segments() {
     }
 }
 
+/// Numbers further on would seem to be below the cut.
+#[test]
+fn a_stream_pauses_1_gib_beyond_the_socket_that_it_passes() {
+    const ROOM: u32 = 1000;
+    for plan in plans() {
+        let d = Drained::waiting(plan.clone());
+        let end = plan.peer[1] + OLD;
+        d.flow.edit(|slot| {
+            let leg = &mut slot.leg[Server as usize];
+            leg.cut = end.wrapping_sub((1 << 30) - ROOM);
+            leg.tx_edge = end;
+        });
+        let packet = Packet {
+            window: 65_535,
+            ..data(&d.flow, 10)
+        };
+        d.flow.ingress(Client, &packet.bytes());
+        assert_eq!(d.flow.raw_leg(Server).tx_edge, end + ROOM);
+    }
+}
+
 #[test]
 fn a_far_end_that_has_the_acknowledgement_is_not_told_less() {
     for plan in plans() {
