@@ -295,6 +295,11 @@ impl Dataplane {
         Slot::take(&self.slots, self.slots.reserve())
     }
 
+    /// Returns the number of slots. Pins that were found keep theirs, whatever the options say.
+    pub fn max_slots(&self) -> u32 {
+        self.slots.len()
+    }
+
     /// Returns the number of free slots.
     pub fn free_slots(&self) -> u32 {
         self.slots.free()

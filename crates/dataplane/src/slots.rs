@@ -98,6 +98,11 @@ impl SlotTable {
         Some(index)
     }
 
+    /// Returns the number of slots.
+    pub(crate) fn len(&self) -> u32 {
+        self.len
+    }
+
     /// Returns the number of slots that are kept for flows that come back.
     pub(crate) fn reserve(&self) -> u32 {
         (self.len / RESERVED).max(u32::from(self.len > 1))

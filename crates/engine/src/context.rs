@@ -70,8 +70,9 @@ impl Context {
             Ok((kernel, ports)) => (Some(Arc::new(kernel)), Some(ports), None),
             Err(why) => (None, None, Some(why)),
         };
+        let slots = kernel.as_ref().map_or(0, |kernel| kernel.plane.max_slots());
         Context {
-            transitions: Transitions::new(config.max_dormant),
+            transitions: Transitions::new(slots),
             config,
             kernel,
             why_not,
@@ -151,7 +152,7 @@ impl Context {
             || pairs * 2 > self.descriptors / 4 * 3
             || self
                 .plane()
-                .is_some_and(|plane| plane.free_slots() < self.config.max_dormant / 4)
+                .is_some_and(|plane| plane.free_slots() < plane.max_slots() / 4)
     }
 
     /// Does work on a thread that may block. The work is done even if the future is dropped. `None`: it was not done, as

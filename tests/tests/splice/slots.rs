@@ -6,7 +6,7 @@ use std::{io::ErrorKind, thread, time::Duration};
 use longsplice_engine::{Returned, Side, SplicerConfig, Until};
 use longsplice_lab::{LineOptions, Namespace, topology::Nodes};
 use longsplice_tests::{
-    Bed, Pair, Policy, eventually,
+    Bed, Config, Pair, Policy, eventually,
     library::{Depth, Library, at_once, connect, target},
     veth_line,
 };
@@ -119,6 +119,32 @@ fn beside_relayed_pairs_a_spliced_one_keeps_its_sockets() {
         pair.exchange(10_000);
     }
     relayed.iter_mut().chain([&mut pair]).for_each(Pair::close);
+    assert_eq!(bed.daemon.status().detached_total, 0);
+}
+
+/// Pins that a start adopts keep their size: a larger `max_dormant` does not make their slots seem few.
+#[test]
+fn after_an_adoption_a_larger_limit_closes_no_sockets() {
+    let policy = Policy::ON_DEMAND_DORMANT;
+    let mut bed = Bed::with("slots-adopted", LineOptions::default(), policy, |config| {
+        config.set("max_dormant = 16")
+    });
+    let mut adopted = bed.connect();
+    bed.splice(&adopted, "dormant");
+    bed.daemon.kill();
+    let front = (bed.net.family().unspecified(), bed.front().port()).into();
+    let larger =
+        Config::new()
+            .set("max_dormant = 1024")
+            .listener(front, bed.target(), policy.splice, policy.detach);
+    bed.daemon.reconfigure(&larger);
+    bed.daemon.start(&bed.net.forwarder);
+    let mut pair = bed.connect();
+    bed.splice(&pair, "dormant");
+    for pair in [&mut adopted, &mut pair] {
+        pair.exchange(10_000);
+        pair.close();
+    }
     assert_eq!(bed.daemon.status().detached_total, 0);
 }
 

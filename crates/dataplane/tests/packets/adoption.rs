@@ -45,6 +45,7 @@ fn records_and_slots_are_found() {
     assert_eq!(flow.plane.legs(&slot), legs());
     // The pins keep their sizes.
     assert_eq!(flow.plane.max_flows(), options("").max_flows);
+    assert_eq!(flow.plane.max_slots(), options("").max_slots);
     assert_eq!(flow.plane.flow_count(), 1);
     assert!(legs().iter().all(|&leg| flow.plane.in_use(leg)));
     let directions = flow.plane.directions(&slot, legs());

@@ -32,8 +32,8 @@ impl Drop for UnderWay<'_> {
 
 impl Transitions {
     /// Bounds couplings by the number of slots.
-    pub(crate) fn new(max_dormant: u32) -> Transitions {
-        let slots = usize::try_from(max_dormant).unwrap_or(usize::MAX);
+    pub(crate) fn new(slots: u32) -> Transitions {
+        let slots = usize::try_from(slots).unwrap_or(usize::MAX);
         Transitions {
             coupling: AtomicUsize::new(0),
             draining: AtomicUsize::new(0),
