@@ -236,9 +236,15 @@ impl Settler<'_> {
         self.listen_addresses(&listen, &to, earlier, shared.source_ports);
         let listen: Vec<_> = listen.into_iter().map(|a| a.into_inner().0).collect();
         let unnamed = listen.first().map(ToString::to_string).unwrap_or_default();
+        let named_at = given.name.as_ref().map_or(place.clone(), Spanned::span);
         let name = given
             .name
             .map_or(unnamed, |name| self.listener_name(name, earlier));
+        if !to.is_empty() && shared.upstreams.contains(&name) {
+            let message = format!("an upstream is named `{name}`, too");
+            let help = "metrics and `status` show the targets of `to` under the name of the listener";
+            self.complain(named_at, message, help);
+        }
         let ms = Duration::from_millis(1);
         let splice = given.splice.unwrap_or_default();
         let unsplice = given.unsplice.map_or_else(Until::closed, |given| {

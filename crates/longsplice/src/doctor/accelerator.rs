@@ -8,9 +8,6 @@ const SMALL_BUFFER: u64 = 1 << 20;
 /// Bytes for all sockets below which a few hundred legs make memory short.
 const SMALL_POOL: u64 = 256 << 20;
 
-/// Size of a page, the unit of `tcp_mem`, in bytes.
-const PAGE: u64 = 4096;
-
 /// Exempts taken-over connections from connection tracking without nftables.
 const NOTRACK: &str = "for CHAIN in PREROUTING OUTPUT; do iptables -t raw -A $CHAIN -m mark --mark 0x4c000000/0xff000000 -j CT --notrack; done";
 
@@ -76,7 +73,7 @@ pub(super) fn buffers(env: &dyn Env) -> Vec<Finding> {
     else {
         return vec![Finding::notice("tcp-buffers", "the limits cannot be read")];
     };
-    let all = pages.saturating_mul(PAGE);
+    let all = pages.saturating_mul(env.page_size());
     let mb = |bytes: u64| bytes as f64 / f64::from(1 << 20);
     let text = format!(
         "a leg may take {:.1} MiB to receive and {:.1} MiB to send, all sockets together {:.0} MiB",
@@ -92,7 +89,7 @@ pub(super) fn buffers(env: &dyn Env) -> Vec<Finding> {
         set.push("net.ipv4.tcp_wmem='4096 16384 4194304'".to_owned());
     }
     if all < SMALL_POOL {
-        let most = SMALL_POOL / PAGE;
+        let most = SMALL_POOL / env.page_size();
         set.push(format!("net.ipv4.tcp_mem='{} {} {most}'", most / 2, most / 4 * 3));
     }
     vec![match set.is_empty() {

@@ -65,6 +65,9 @@ pub trait Env {
     /// Returns which programs of others stand before ours; `None` if ours stand on no interface.
     fn programs_before(&self) -> Option<ProgramsBefore>;
 
+    /// Returns the size of a page, the unit of `tcp_mem`, in bytes.
+    fn page_size(&self) -> u64;
+
     /// Returns the trimmed text of a file that holds one value.
     fn value(&self, path: &str) -> io::Result<String> {
         self.read(path).map(|text| text.trim().to_owned())
@@ -87,6 +90,10 @@ impl Machine {
 impl Env for Machine {
     fn read(&self, path: &str) -> io::Result<String> {
         fs::read_to_string(path)
+    }
+
+    fn page_size(&self) -> u64 {
+        rustix::param::page_size() as u64
     }
 
     fn exists(&self, path: &str) -> bool {

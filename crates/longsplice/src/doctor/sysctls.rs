@@ -84,15 +84,24 @@ fn parse_ports(list: &str) -> Vec<(u16, u16)> {
 }
 
 pub(super) fn source_validation(env: &dyn Env) -> Vec<Finding> {
-    let all = |name: &str| ipv4(env, &format!("conf/all/{name}"));
-    if all("rp_filter").as_deref() != Some("1") {
+    let mode = |of: &str| ipv4(env, &format!("conf/{of}/rp_filter")).and_then(|mode| mode.parse::<u8>().ok());
+    let all = mode("all");
+    // The kernel takes the larger one of the interface's own and of that for all.
+    let is_strict = |name: &str| mode(name).max(all) == Some(1);
+    let strict: Vec<_> = env
+        .interfaces()
+        .into_iter()
+        .filter_map(|i| (i.up && i.name != "lo" && is_strict(&i.name)).then_some(i.name))
+        .collect();
+    if strict.is_empty() {
         return vec![Finding::good("rp-filter", "sources are not validated strictly")];
     }
-    let marks = match all("src_valid_mark").as_deref() {
+    let marks = match ipv4(env, "conf/all/src_valid_mark").as_deref() {
         Some("1") => ", marks included (src_valid_mark)",
         _ => "",
     };
-    let text = format!("strict{marks}: where routes are asymmetric, relayed connections fail");
+    let names = strict.join(", ");
+    let text = format!("strict on {names}{marks}: where routes are asymmetric, relayed connections fail");
     vec![Finding::notice("rp-filter", text).mend("sysctl -w net.ipv4.conf.all.rp_filter=2")]
 }
 

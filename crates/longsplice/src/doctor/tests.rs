@@ -102,6 +102,10 @@ impl Env for Fake {
             .cloned()
             .ok_or_else(|| io::ErrorKind::NotFound.into())
     }
+    fn page_size(&self) -> u64 {
+        4096
+    }
+
     fn exists(&self, path: &str) -> bool {
         self.files.contains_key(path)
     }
@@ -312,7 +316,11 @@ fn each_fault_is_found_alone_and_its_remedy_named() {
         ),
         (
             Fake::good().with("/proc/sys/net/ipv4/conf/all/rp_filter", "1"),
-            "rp-filter Notice strict:",
+            "rp-filter Notice strict on eth0:",
+        ),
+        (
+            Fake::good().with("/proc/sys/net/ipv4/conf/eth0/rp_filter", "1"),
+            "rp-filter Notice strict on eth0:",
         ),
         (
             Fake::good().with("/proc/sys/net/netfilter/nf_conntrack_max", "1"),
@@ -323,6 +331,14 @@ fn each_fault_is_found_alone_and_its_remedy_named() {
         assert_eq!(found.len(), 1, "{says}: {found:?}");
         assert!(found[0].contains(says), "{says}: {found:?}");
     }
+}
+
+#[test]
+fn sources_are_validated_as_the_larger_number_says() {
+    let loose = Fake::good()
+        .with("/proc/sys/net/ipv4/conf/all/rp_filter", "2")
+        .with("/proc/sys/net/ipv4/conf/eth0/rp_filter", "1");
+    assert_eq!(complaints(&loose), Vec::<String>::new());
 }
 
 #[test]

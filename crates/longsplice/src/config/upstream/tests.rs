@@ -211,6 +211,13 @@ fn what_cannot_be_meant_is_refused_with_its_place_and_the_remedy() {
         twice.contains("x.toml:5:8: another upstream is named `u`"),
         "{twice}"
     );
+    let both = errors(&format!(
+        "[[listener]]\nname = \"u\"\nlisten = \"127.0.0.1:80\"\nto = \"192.0.2.1:80\"\n[[upstream]]\nname = \"u\"\n{ONE}"
+    ));
+    assert!(
+        both.contains("x.toml:2:8: an upstream is named `u`, too"),
+        "{both}"
+    );
     let e = errors(&format!("[[upstream]]\nname = \"a/b\"\n{ONE}"));
     assert!(e.contains("cannot be a name"), "{e}");
 }
