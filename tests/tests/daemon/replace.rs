@@ -1,7 +1,7 @@
 //! A daemon is replaced or restarted under load: no connection is refused or reset, and what is spliced runs on.
 
 use std::{
-    net::{SocketAddr, TcpListener},
+    net::{SocketAddr, TcpListener, TcpStream},
     os::fd::{AsFd, AsRawFd},
 };
 
@@ -172,6 +172,28 @@ fn a_successor_that_does_not_come_to_serve_changes_nothing() {
     for pair in &mut pairs {
         pair.exchange(BYTES);
     }
+}
+
+/// A connection waits for room, so the daemon has accepted it: a successor cannot serve it any more.
+#[test]
+fn a_connection_that_waits_for_room_is_served_by_the_predecessor() {
+    let mut bed = Bed::with("replace-full", Default::default(), Policy::ON_DEMAND, |c| {
+        c.with("max_connections = 1").set("shutdown_timeout = \"1m\"")
+    });
+    let mut first = bed.connect();
+    first.exchange(BYTES);
+    let front = bed.front();
+    let waiting = bed.net.client.run(|| TcpStream::connect(front)).unwrap().unwrap();
+    soon("the listener to be full", || {
+        bed.daemon.log().contains("the listener is full")
+    });
+    bed.daemon.replace(&bed.net.forwarder);
+    let mut second = Pair::accept(waiting, &bed.listener);
+    for pair in [&mut first, &mut second] {
+        pair.exchange(BYTES);
+        pair.close();
+    }
+    assert_eq!(bed.daemon.join_replaced(), [Some(0)]);
 }
 
 /// A successor that takes its time keeps its place: a further one is refused, and there is one daemon in the end.

@@ -27,7 +27,8 @@ const LAST_CALL: Duration = Duration::from_millis(20);
 const LAST_CALLS: Duration = Duration::from_millis(500);
 
 /// Accepts connections; the listener that `service` shows serves them. Ends when `stopping` is cancelled, or when the
-/// sender of `service` is dropped: then connections that have arrived by that time are still served.
+/// sender of `service` is dropped: then connections that have arrived by that time are still served. Serves each
+/// connection that it has accepted, also one that waits for room at the end.
 pub(super) async fn accept(
     listener: Arc<Acceptor>,
     address: SocketAddr,
@@ -35,16 +36,20 @@ pub(super) async fn accept(
     stopping: CancellationToken,
 ) {
     tokio::select! {
-        () = stopping.cancelled() => {}
-        () = accept_until_closed(&listener, service.clone()) => {}
+        () = accept_until_closed(&listener, service.clone(), stopping) => {}
         () = bind::keep_prepared(&listener, address, service) => {}
     }
 }
 
-async fn accept_until_closed(listener: &Acceptor, mut service: watch::Receiver<Arc<Service>>) {
+async fn accept_until_closed(
+    listener: &Acceptor,
+    mut service: watch::Receiver<Arc<Service>>,
+    stopping: CancellationToken,
+) {
     let mut admission = Admission {
         service: Arc::clone(&service.borrow()),
         services: service.clone(),
+        stopping: stopping.clone(),
         full: false,
         short: false,
     };
@@ -52,6 +57,7 @@ async fn accept_until_closed(listener: &Acceptor, mut service: watch::Receiver<A
         // Handle accepted connections outside of this `select`: a cancelled branch would lose them.
         let accepted = tokio::select! {
             biased;
+            () = stopping.cancelled() => return,
             changed = service.changed() => match changed {
                 Ok(()) => continue,
                 Err(_) => break,
@@ -62,6 +68,7 @@ async fn accept_until_closed(listener: &Acceptor, mut service: watch::Receiver<A
     }
     let close = Instant::now() + LAST_CALLS;
     while Instant::now() < close
+        && !stopping.is_cancelled()
         && let Ok(Ok(accepted)) = time::timeout(LAST_CALL, listener.accept()).await
     {
         admission.settle(Ok(accepted)).await;
@@ -71,11 +78,14 @@ async fn accept_until_closed(listener: &Acceptor, mut service: watch::Receiver<A
 /// Decides which connections are served now, wait, or are refused.
 ///
 /// A connection is accepted before it has its permits: a permit that waited for a connection instead would be lost to
-/// the other addresses.
+/// the other addresses. A connection that waits when the daemon shuts down goes beyond the limits: a successor cannot
+/// accept it any more.
 struct Admission {
     /// Listener of the socket at the last look.
     service: Arc<Service>,
     services: watch::Receiver<Arc<Service>>,
+    /// Cancelled when the daemon shuts down.
+    stopping: CancellationToken,
     /// True if `max_connections` was reached, and the log shows it.
     full: bool,
     /// True if descriptors or memory are short, and the log shows it.
@@ -116,6 +126,7 @@ impl Admission {
             tokio::select! {
                 () = freed => {}
                 Ok(()) = self.services.changed() => {}
+                () = self.stopping.cancelled() => break slots.take_beyond(),
             }
         };
         self.full = false;
@@ -126,18 +137,22 @@ impl Admission {
             }
             None => {
                 self.say_short("the limit of descriptors is reached");
-                self.service.shared.resources.pair().await
+                tokio::select! {
+                    pair = self.service.shared.resources.pair() => pair,
+                    () = self.stopping.cancelled() => None,
+                }
             }
         };
         connection::spawn(client, peer, Arc::clone(&self.service), slot, descriptors);
     }
 
-    /// Returns when this process has freed something, or after `RETRY`.
+    /// Returns when this process has freed something, or after `RETRY`, or when the daemon shuts down.
     async fn wait(&mut self, error: &io::Error) {
         self.say_short(&error.to_string());
         tokio::select! {
             () = self.service.shared.resources.freed.notified() => {}
             () = time::sleep(RETRY) => {}
+            () = self.stopping.cancelled() => {}
         }
     }
 

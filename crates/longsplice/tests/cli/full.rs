@@ -62,6 +62,39 @@ fn the_limit_of_connections_holds_and_the_others_wait() {
     assert_eq!(&answer, b"y");
 }
 
+/// Checks that a connection which waits for room, or for descriptors, is served when the daemon shuts down: it is accepted
+/// already.
+#[test]
+fn who_waits_at_the_end_of_the_daemon_is_served() {
+    for (test, nofile, limit, says) in [
+        ("end-full", 4096, "max_connections = 1\n", "the listener is full"),
+        // Leave two descriptors for connections.
+        ("end-fds", 131, "", "the limit of descriptors is reached"),
+    ] {
+        let (dir, name) = (tempfile::tempdir().unwrap(), instance(test));
+        let file = file_with_limit(dir.path(), &name, "wait");
+        let text = std::fs::read_to_string(&file).unwrap();
+        let text = text.replace("max_connections = 1\n", limit);
+        std::fs::write(&file, format!("shutdown_timeout = \"1h\"\n{text}")).unwrap();
+        let args = ["run", "--config", file.to_str().unwrap()];
+        let by = ["prlimit", &format!("--nofile={nofile}")];
+        let mut daemon = Daemon::start_command(&name, &mut longsplice_with(&by, &args));
+        let [mut first, mut second] = [(); 2].map(|()| {
+            let mut client = daemon.connect();
+            client.write_all(b"x").unwrap();
+            client
+        });
+        first.read_exact(&mut [0]).unwrap();
+        daemon.wait_for_line(says);
+        daemon.signal(nix::sys::signal::Signal::SIGTERM);
+        second.read_exact(&mut [0]).unwrap();
+        first.write_all(b"y").unwrap();
+        first.read_exact(&mut [0]).unwrap();
+        drop((first, second));
+        assert!(daemon.wait().success(), "{:#?}", daemon.log);
+    }
+}
+
 /// Starts a server that answers each request of each connection, and keeps the connections open.
 fn http_server() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
