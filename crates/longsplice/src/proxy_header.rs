@@ -38,10 +38,8 @@ async fn header(socket: &mut TcpStream) -> Result<(Header, Vec<u8>), RejectReaso
             Step::NeedMore => {}
         }
         match socket.read_buf(&mut bytes).await {
-            Ok(0) if bytes.is_empty() => {
-                return Err(RejectReason::Gone(std::io::ErrorKind::UnexpectedEof.into()));
-            }
-            Ok(0) => return Err(RejectReason::ProxyCut),
+            Ok(0) | Err(_) if !bytes.is_empty() => return Err(RejectReason::ProxyCut),
+            Ok(0) => return Err(RejectReason::Gone(std::io::ErrorKind::UnexpectedEof.into())),
             Ok(_) => {}
             Err(error) => return Err(RejectReason::Gone(error)),
         }

@@ -3,13 +3,17 @@
 use std::{
     fs,
     io::{ErrorKind, Read, Write},
-    net::TcpStream,
+    net::{Shutdown, TcpStream},
     path::PathBuf,
+    time::Duration,
 };
 
-use longsplice_tests::{Bed, Pair, Policy, SOON, accept, connect_again, eventually, soon, stop_listening};
+use longsplice_tests::{
+    Bed, Pair, Policy, SOON, accept, client_hello, connect_again, eventually, soon, stop_listening,
+};
 use rustix::process::Signal;
 use serde_json::Value;
+use socket2::SockRef;
 
 const BYTES: u64 = 300_000;
 
@@ -323,6 +327,51 @@ fn a_request_that_a_shutdown_cuts_off_is_told_of() {
         (&200.into(), &"shutdown".into()),
         "{line}"
     );
+}
+
+/// A client closes or resets its connection before what precedes the protocol is complete, or the daemon ends.
+#[test]
+fn an_end_within_a_proxy_header_or_a_hello_is_told_of() {
+    let hello = client_hello("a.example", &[], usize::MAX);
+    for (name, more, first) in [
+        (
+            "log-proxy",
+            "accept_proxy = [\"0.0.0.0/0\", \"::/0\"]",
+            &b"PROXY TCP4 1.2."[..],
+        ),
+        ("log-hello", "protocol = \"tls\"", &hello[..20]),
+    ] {
+        let mut bed = Bed::with(name, Default::default(), Policy::ON_DEMAND, |c| {
+            c.with(more)
+                .set("shutdown_timeout = \"100ms\"\n[access_log]\npath = \"access.log\"")
+        });
+        let path = bed.daemon.dir().join("access.log");
+        let front = bed.front();
+        let connect = || {
+            let mut client = bed.net.client.run(|| TcpStream::connect(front)).unwrap().unwrap();
+            client.write_all(first).unwrap();
+            client
+        };
+        let closed = connect();
+        closed.shutdown(Shutdown::Write).unwrap();
+        soon("the first line", || lines(&path).len() == 1);
+        SockRef::from(&connect())
+            .set_linger(Some(Duration::ZERO))
+            .unwrap();
+        soon("the second line", || lines(&path).len() == 2);
+        let _open = connect();
+        bed.daemon
+            .wait_status("the third one", |status| status.listeners[0].open == 1);
+        bed.daemon.terminate();
+        assert_eq!(bed.daemon.join(), Some(0));
+        let all = lines(&path);
+        let ends: Vec<_> = all.iter().map(|line| &line["end"]).collect();
+        assert_eq!(
+            ends,
+            ["bad_request", "bad_request", "shutdown"],
+            "{name}: {all:?}"
+        );
+    }
 }
 
 #[test]

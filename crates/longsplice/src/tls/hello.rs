@@ -81,10 +81,8 @@ pub(super) async fn read(socket: &mut TcpStream, mut reader: Reader) -> Result<R
         }
         reader.bytes.reserve(CHUNK);
         match socket.read_buf(&mut reader.bytes).await {
-            Ok(0) if reader.bytes.is_empty() => {
-                return Err(RejectReason::Gone(io::ErrorKind::UnexpectedEof.into()));
-            }
-            Ok(0) => return Err(HelloError::Cut.into()),
+            Ok(0) | Err(_) if !reader.bytes.is_empty() => return Err(HelloError::Cut.into()),
+            Ok(0) => return Err(RejectReason::Gone(io::ErrorKind::UnexpectedEof.into())),
             Ok(_) => {}
             Err(error) => return Err(RejectReason::Gone(error)),
         }
