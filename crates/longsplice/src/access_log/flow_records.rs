@@ -3,7 +3,10 @@
 use std::time::{Duration, SystemTime};
 
 use longsplice_engine::{FlowInfo, FlowState, Splicer};
-use tokio::time::{sleep, timeout};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep, sleep_until},
+};
 
 use super::AccessLog;
 
@@ -19,18 +22,39 @@ pub(super) struct FlowRecord {
 
 /// Records all spliced flows once in each [`super::LogTarget::flow_interval`], until the task is aborted.
 pub async fn record_flows(splicer: Splicer, log: AccessLog) {
-    let mut interval = log.flow_interval();
+    let interval = log.flow_interval();
+    in_each(interval, |period| record_all(&splicer, &log, period)).await;
+}
+
+/// Performs a round in each interval, counted from the beginning of the round before: a round takes much of an interval.
+/// Ends with the sender of the interval.
+async fn in_each<F: Future<Output = ()>>(
+    mut interval: watch::Receiver<Option<Duration>>,
+    mut round: impl FnMut(Duration) -> F,
+) {
+    let mut began = Instant::now();
     loop {
         let now = *interval.borrow_and_update();
         let Some(period) = now else {
             if interval.changed().await.is_err() {
                 return;
             }
+            began = Instant::now();
             continue;
         };
-        // A reload may set another interval meanwhile: the time begins anew.
-        if timeout(period, interval.changed()).await.is_err() {
-            record_all(&splicer, &log, period).await;
+        let next = async {
+            sleep_until(began + period).await;
+            began = Instant::now();
+            round(period).await;
+        };
+        // Break a round off when the interval changes: the rest of it may take half a day.
+        tokio::select! {
+            () = next => {}
+            changed = interval.changed() => {
+                if changed.is_err() {
+                    return;
+                }
+            }
         }
     }
 }
@@ -52,5 +76,62 @@ async fn record_all(splicer: &Splicer, log: &AccessLog, interval: Duration) {
         if flows.peek().is_some() {
             sleep(interval / 2 / parts).await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{future::pending, pin::pin};
+
+    use tokio::{sync::mpsc, time::timeout};
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    /// Lets each round take a whole interval: another interval between two rounds would double the time.
+    #[tokio::test]
+    async fn an_interval_is_counted_from_the_beginning_of_a_round() {
+        const PERIOD: Duration = Duration::from_millis(100);
+        let (_sender, interval) = watch::channel(Some(PERIOD));
+        let (begin, mut begun) = mpsc::unbounded_channel();
+        let rounds = in_each(interval, |period| {
+            begin.send(Instant::now()).unwrap();
+            sleep(period)
+        });
+        let in_time = async {
+            let mut last = begun.recv().await.unwrap();
+            loop {
+                let next = begun.recv().await.unwrap();
+                // A busy machine may delay some.
+                if next - last < 2 * PERIOD {
+                    return;
+                }
+                last = next;
+            }
+        };
+        tokio::select! {
+            () = rounds => panic!("they go on"),
+            in_time = timeout(PATIENCE, in_time) => in_time.expect("a round in time"),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_round_ends_where_the_interval_changes() {
+        let (sender, interval) = watch::channel(None);
+        let (begin, mut begun) = mpsc::unbounded_channel();
+        let mut rounds = pin!(in_each(interval, |period| {
+            begin.send(period).unwrap();
+            pending()
+        }));
+        for period in [1, 2, 1].map(Duration::from_millis) {
+            sender.send_replace(Some(period));
+            tokio::select! {
+                () = &mut rounds => panic!("they go on"),
+                begun = timeout(PATIENCE, begun.recv()) => assert_eq!(begun.unwrap(), Some(period)),
+            }
+        }
+        drop(sender);
+        timeout(PATIENCE, rounds).await.expect("an end");
     }
 }

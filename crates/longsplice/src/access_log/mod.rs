@@ -11,6 +11,7 @@ mod target;
 mod writer;
 
 use std::{
+    mem,
     sync::{
         Arc, OnceLock,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -134,7 +135,10 @@ impl AccessLog {
         }
         self.inner.on.store(target.is_some(), Ordering::Relaxed);
         let flow_interval = target.as_ref().and_then(|target| target.flow_interval);
-        self.inner.flow_interval.send_replace(flow_interval);
+        // Wake the task only for a change: that breaks its round off.
+        self.inner
+            .flow_interval
+            .send_if_modified(|interval| mem::replace(interval, flow_interval) != flow_interval);
         self.order(|orders| orders.target = Some(target));
     }
 

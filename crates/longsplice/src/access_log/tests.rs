@@ -8,10 +8,14 @@ use crate::config::{AccessLogConfig, AccessLogFormat};
 const PATIENCE: Duration = Duration::from_secs(10);
 
 fn target(path: &Path) -> LogTarget {
+    with_interval(path, None)
+}
+
+fn with_interval(path: &Path, flow_interval: Option<Duration>) -> LogTarget {
     LogTarget::open(&AccessLogConfig {
         path: Some(path.to_owned()),
         format: AccessLogFormat::Common,
-        flow_interval: None,
+        flow_interval,
     })
     .unwrap()
 }
@@ -59,6 +63,20 @@ fn a_file_that_was_moved_away_is_left_at_the_order_and_not_before() {
         failed: 0,
     };
     assert_eq!(log.counts(), counts);
+}
+
+/// Sets a target as each reload does: one that leaves the interval must not break a round of records off.
+#[test]
+fn only_another_interval_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = AccessLog::default();
+    let mut interval = log.flow_interval();
+    for (seconds, is_told) in [(60, true), (60, false), (1, true)] {
+        let period = Some(Duration::from_secs(seconds));
+        log.set(Some(with_interval(&dir.path().join("access.log"), period)));
+        assert_eq!(interval.has_changed().unwrap(), is_told, "{seconds}");
+        assert_eq!(*interval.borrow_and_update(), period);
+    }
 }
 
 #[test]
