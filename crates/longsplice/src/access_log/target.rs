@@ -3,7 +3,7 @@
 use std::{
     fs::{File, OpenOptions},
     io::{self, Write},
-    os::unix::fs::OpenOptionsExt,
+    os::unix::fs::{FileExt, OpenOptionsExt},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -73,13 +73,22 @@ impl LogTarget {
     pub(super) fn reopen(&mut self) -> Result<(), OpenError> {
         if let Place::File { path, file } = &mut self.place {
             *file = open(path)?;
-            self.torn = false;
+            self.look_at_end();
         }
         Ok(())
     }
 
-    /// Writes lines at once. After an error, the rest of a torn line stands alone.
-    pub(super) fn write(&mut self, mut lines: &[u8]) -> io::Result<()> {
+    /// Looks whether the file ends within a line, before the first one is written: its last writer may have met a full
+    /// disk.
+    pub(super) fn look_at_end(&mut self) {
+        if let Place::File { path, file } = &self.place {
+            // Go on without it: a file that cannot be read can be written.
+            self.torn = ends_within_a_line(path, file).unwrap_or(false);
+        }
+    }
+
+    /// Writes lines at once, and takes what is written off them. After an error, the rest of a torn line stands alone.
+    pub(super) fn write(&mut self, lines: &mut &[u8]) -> io::Result<()> {
         if self.torn {
             self.place.write(b"\n")?;
             self.torn = false;
@@ -90,7 +99,7 @@ impl LogTarget {
                 Ok(n) => {
                     let (written, rest) = lines.split_at(n.min(lines.len()));
                     self.torn = !written.ends_with(b"\n");
-                    lines = rest;
+                    *lines = rest;
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
@@ -120,4 +129,15 @@ fn open(path: &Path) -> Result<File, OpenError> {
         path: path.to_owned(),
         source,
     })
+}
+
+/// Returns whether a file that is open for writing ends within a line. A pipe has no end to look at.
+fn ends_within_a_line(path: &Path, file: &File) -> io::Result<bool> {
+    let metadata = file.metadata()?;
+    if !metadata.is_file() || metadata.len() == 0 {
+        return Ok(false);
+    }
+    let mut last = [0];
+    File::open(path)?.read_exact_at(&mut last, metadata.len() - 1)?;
+    Ok(last != *b"\n")
 }

@@ -1,6 +1,6 @@
 //! Tests the whole log, with its own files.
 
-use std::{fs, path::Path, time::Instant};
+use std::{fs, io::Write, path::Path, time::Instant};
 
 use super::*;
 use crate::config::{AccessLogConfig, AccessLogFormat};
@@ -63,6 +63,33 @@ fn a_file_that_was_moved_away_is_left_at_the_order_and_not_before() {
         failed: 0,
     };
     assert_eq!(log.counts(), counts);
+}
+
+/// A full disk has left half a line. Each way to open the file is taken.
+#[test]
+fn a_line_that_is_torn_stays_alone_when_its_file_is_opened() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("access.log");
+    let log = AccessLog::default();
+    for (n, again) in [false, false, true].into_iter().enumerate() {
+        let mut file = fs::OpenOptions::new()
+            .append(true)
+            .create(true)
+            .open(&path)
+            .unwrap();
+        file.write_all(b"half").unwrap();
+        match again {
+            true => log.reopen(),
+            false => log.set(Some(target(&path))),
+        }
+        for port in [1, 2] {
+            log.write(record(port));
+        }
+        log.flush(PATIENCE);
+        let text = fs::read_to_string(&path).unwrap();
+        let halves = text.lines().filter(|line| *line == "half").count();
+        assert_eq!((halves, lines(&path)), (n + 1, 3 * (n + 1)), "{text}");
+    }
 }
 
 /// Sets a target as each reload does: one that leaves the interval must not break a round of records off.

@@ -81,6 +81,10 @@ impl Writer {
         }
         if let Some(target) = target {
             self.target = target;
+            // Look only now: the old target may have been this file.
+            if let Some(target) = &mut self.target {
+                target.look_at_end();
+            }
             self.broken = false;
         } else if let (true, Some(target)) = (reopen, &mut self.target) {
             match target.reopen() {
@@ -96,15 +100,21 @@ impl Writer {
             self.lines.clear();
             return;
         };
-        match target.write(&self.lines) {
+        let mut rest = self.lines.as_slice();
+        let written = target.write(&mut rest);
+        let failed = rest.iter().filter(|byte| **byte == b'\n').count() as u64;
+        let counts = &self.shared.counts;
+        counts
+            .written
+            .fetch_add(records.saturating_sub(failed), Ordering::Relaxed);
+        counts.failed.fetch_add(failed, Ordering::Relaxed);
+        match written {
             Ok(()) => {
-                self.shared.counts.written.fetch_add(records, Ordering::Relaxed);
                 if mem::take(&mut self.broken) {
                     tracing::info!("the access log is written again");
                 }
             }
             Err(error) => {
-                self.shared.counts.failed.fetch_add(records, Ordering::Relaxed);
                 // Write one line each time it breaks.
                 if !mem::replace(&mut self.broken, true) {
                     tracing::error!(%error, "the access log cannot be written: lines are lost, and counted");
@@ -114,5 +124,66 @@ impl Writer {
         self.lines.clear();
         // Release memory after a burst.
         self.lines.shrink_to(2 * BATCH);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs::OpenOptions, io::Read, os::unix::fs::OpenOptionsExt, time::Instant};
+
+    use nix::{
+        fcntl::{FcntlArg, fcntl},
+        libc::O_NONBLOCK,
+        sys::stat::Mode,
+        unistd::mkfifo,
+    };
+
+    use super::*;
+    use crate::{
+        access_log::{AccessRecord, End},
+        config::AccessLogConfig,
+    };
+
+    const MANY: u64 = 200;
+
+    fn record() -> Message {
+        let record = AccessRecord::new("web", ([198, 18, 0, 1], 1).into());
+        Message::Record(Box::new(record.ended(Instant::now(), End::Complete)))
+    }
+
+    /// Fills a pipe that takes a part of the lines: a disk that is nearly full does the same.
+    #[test]
+    fn lines_before_the_full_disk_are_counted_as_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("pipe");
+        mkfifo(&path, Mode::S_IRWXU).unwrap();
+        let mut options = OpenOptions::new();
+        options.read(true).custom_flags(O_NONBLOCK);
+        let mut reader = options.open(&path).unwrap();
+        let room = fcntl(&reader, FcntlArg::F_SETPIPE_SZ(4096)).unwrap() as usize;
+        let config = AccessLogConfig {
+            path: Some(path),
+            format: AccessLogFormat::Common,
+            flow_interval: None,
+        };
+        let mut writer = Writer {
+            shared: Arc::default(),
+            target: Some(LogTarget::open(&config).unwrap()),
+            lines: Vec::new(),
+            records: 0,
+            broken: false,
+        };
+        for _ in 0..MANY {
+            writer.take(record());
+        }
+        assert!((room + 1..BATCH).contains(&writer.lines.len()), "one batch");
+        writer.write();
+        let mut got = vec![0; room];
+        reader.read_exact(&mut got).unwrap();
+        let complete = got.iter().filter(|byte| **byte == b'\n').count() as u64;
+        assert!(complete > 0);
+        let counts = &writer.shared.counts;
+        let counted = [&counts.written, &counts.failed].map(|count| count.load(Ordering::Relaxed));
+        assert_eq!(counted, [complete, MANY - complete]);
     }
 }
