@@ -13,6 +13,7 @@ mod load;
 mod log_limit;
 mod memory;
 mod metrics;
+mod names;
 mod order;
 mod packet_walk;
 mod pins;

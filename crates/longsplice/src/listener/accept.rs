@@ -13,7 +13,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Service, acceptor::Acceptor, bind, connection};
+use super::{Service, acceptor::Acceptor, connection, prepared::Prepared};
 use crate::config::OnFull;
 
 /// Interval between attempts to accept: another process may free what is missing without notice.
@@ -30,14 +30,13 @@ const LAST_CALLS: Duration = Duration::from_millis(500);
 /// sender of `service` is dropped: then connections that have arrived by that time are still served. Serves each
 /// connection that it has accepted, also one that waits for room at the end.
 pub(super) async fn accept(
-    listener: Arc<Acceptor>,
-    address: SocketAddr,
+    socket: Arc<Prepared>,
     service: watch::Receiver<Arc<Service>>,
     stopping: CancellationToken,
 ) {
     tokio::select! {
-        () = accept_until_closed(&listener, service.clone(), stopping) => {}
-        () = bind::keep_prepared(&listener, address, service) => {}
+        () = accept_until_closed(&socket.acceptor, service.clone(), stopping) => {}
+        () = socket.keep(service) => {}
     }
 }
 

@@ -1,16 +1,14 @@
 //! Binds listening sockets early, so that a port in use is reported before the kernel half is touched.
 
-use std::{io, net::SocketAddr, os::fd::OwnedFd, sync::Arc, time::Duration};
+use std::{io, net::SocketAddr, os::fd::OwnedFd};
 
-use longsplice_engine::{intercept::make_transparent, policy::SplicePolicy};
-use tokio::{net::TcpSocket, sync::watch, time::timeout};
+use longsplice_engine::intercept::make_transparent;
+use tokio::net::TcpSocket;
 
-use super::{Service, acceptor::Acceptor};
+use super::acceptor::Acceptor;
 
 /// Number of connections that may wait to be accepted; the kernel limits it to `net.core.somaxconn`.
 const BACKLOG: u32 = 4096;
-/// Longest wait for the addresses of a listener's target, before the listener serves.
-const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A socket that is bound and does not listen yet.
 #[derive(Debug)]
@@ -146,47 +144,5 @@ impl Listening {
     /// Returns the address that the configuration names.
     pub fn configured(&self) -> SocketAddr {
         self.configured
-    }
-
-    /// Prepares the socket so that the connections that it accepts can be spliced.
-    pub async fn prepare(&self, service: &Service) {
-        prepare(&self.listener, self.address, service).await;
-    }
-}
-
-/// Prepares a listening socket again each time that targets turn out to agree to other options of TCP. Never returns.
-/// Leaves the socket of a listener that does not splice as it is: its clients have all options while they are relayed.
-pub(super) async fn keep_prepared(
-    listener: &Acceptor,
-    address: SocketAddr,
-    service: watch::Receiver<Arc<Service>>,
-) {
-    let serving = || Arc::clone(&service.borrow());
-    let mut targets = serving().splicer().watch_targets();
-    while targets.changed().await.is_ok() {
-        let service = serving();
-        if service.settings().listener.splice != SplicePolicy::Never {
-            prepare(listener, address, &service).await;
-        }
-    }
-    std::future::pending().await
-}
-
-/// Prepares a listening socket for splicing. Without this its connections are still served, but may not be spliceable.
-pub(super) async fn prepare(listener: &Acceptor, address: SocketAddr, service: &Service) {
-    let Ok(target) = timeout(PATIENCE, service.likely_target(address)).await else {
-        return tracing::warn!(
-            listener = service.settings().listener.name, %address,
-            "the target's name could not be looked up in time: the listening socket is not prepared for splicing"
-        );
-    };
-    if service.settings().listener.intercept.is_some() && target.is_none() {
-        return;
-    }
-    if let Err(error) = service.splicer().prepare_listener(listener, target) {
-        tracing::warn!(
-            listener = service.settings().listener.name, %address, ?target, %error,
-            "the listening socket could not be prepared for splicing"
-        );
     }
 }

@@ -9,6 +9,7 @@ mod facts;
 mod forward;
 mod left;
 mod open;
+mod prepared;
 mod reclaimed;
 mod service;
 mod settings;

@@ -18,7 +18,6 @@ use crate::{
     access_log::AccessRecord,
     config::{Period, Protocol},
     http::SpliceDelay,
-    upstream::same_family_first,
 };
 
 /// A running listener: its settings and counts. All of its addresses share it.
@@ -221,24 +220,6 @@ impl Service {
             max_connections: c.max_connections,
             refused_total: self.refused(),
         }
-    }
-
-    /// Returns the probable destination of connections that are accepted at `local`: the engine prepares for it. Logs a
-    /// name that cannot be resolved now; each connection looks it up again.
-    pub(super) async fn likely_target(&self, local: SocketAddr) -> Option<SocketAddr> {
-        let settings = self.settings();
-        for target in &settings.listener.to {
-            match target.resolve().await {
-                Ok(addresses) => return same_family_first(addresses, local.is_ipv4()).first().copied(),
-                Err(error) => {
-                    tracing::warn!(
-                        listener = settings.listener.name, %target, %error,
-                        "the target has no address now; each connection will look again"
-                    );
-                }
-            }
-        }
-        None
     }
 }
 

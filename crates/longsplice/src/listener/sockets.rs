@@ -10,34 +10,32 @@ use std::{
 use longsplice_engine::intercept::make_transparent;
 use tokio::{sync::watch, task::JoinHandle};
 
-use super::{Listening, Service, accept, acceptor::Acceptor};
+use super::{Listening, Service, accept, prepared::Prepared};
 
 /// A listening socket with a task that accepts.
 #[derive(Debug)]
 pub struct Socket {
     configured: SocketAddr,
-    address: SocketAddr,
-    listener: Arc<Acceptor>,
+    listener: Arc<Prepared>,
     service: watch::Sender<Arc<Service>>,
     task: JoinHandle<()>,
 }
 
 impl Socket {
-    /// Accepts for this listener from now on, until the socket is handed over or the daemon shuts down.
+    /// Prepares the socket, and accepts for this listener from now on, until the socket is handed over or the daemon shuts down.
     pub fn serve(listening: Listening, service: Arc<Service>) -> Socket {
         let Listening {
             configured,
             address,
             listener,
         } = listening;
-        let listener = Arc::new(listener);
+        let listener = Arc::new(Prepared::new(listener, address, &service));
         let stopping = service.shared.stopping.clone();
         tracing::info!(listener = service.settings().listener.name, %address, "listening on {address}");
         let (sender, receiver) = watch::channel(service);
-        let task = tokio::spawn(accept::accept(Arc::clone(&listener), address, receiver, stopping));
+        let task = tokio::spawn(accept::accept(Arc::clone(&listener), receiver, stopping));
         Socket {
             configured,
-            address,
             listener,
             service: sender,
             task,
@@ -51,12 +49,12 @@ impl Socket {
 
     /// Returns the address that it is bound to.
     pub fn address(&self) -> SocketAddr {
-        self.address
+        self.listener.address
     }
 
     /// Returns a descriptor of the socket, for another process.
     pub(crate) fn descriptor(&self) -> io::Result<OwnedFd> {
-        self.listener.as_fd().try_clone_to_owned()
+        self.listener.acceptor.as_fd().try_clone_to_owned()
     }
 
     /// Makes it accept connections to other addresses, too.
@@ -64,27 +62,22 @@ impl Socket {
     /// # Errors
     /// CAP_NET_ADMIN is missing.
     pub fn intercept(&self) -> io::Result<()> {
-        make_transparent(&*self.listener)
+        make_transparent(&self.listener.acceptor)
     }
 
-    /// Accepts for this listener from the next connection on, one that waits for room included. Call it also when the
-    /// listener's settings have changed.
+    /// Accepts for this listener from the next connection on, one that waits for room included, and prepares the socket for
+    /// it. Call it also when the listener's settings have changed.
     pub fn hand_to(&self, service: &Arc<Service>) {
         self.service.send_replace(Arc::clone(service));
-    }
-
-    /// Prepares the socket so that the connections that it accepts can be spliced.
-    pub async fn prepare(&self) {
-        let service = Arc::clone(&self.service.borrow());
-        super::bind::prepare(&self.listener, self.address, &service).await;
+        self.listener.prepare(service);
     }
 
     /// Closes the socket after the connections that have arrived by now are served. Returns the task, which ends then.
     pub fn close(self) -> JoinHandle<()> {
         tracing::info!(
             listener = self.service.borrow().settings().listener.name,
-            address = %self.address,
-            "not listening on {} any more", self.address
+            address = %self.address(),
+            "not listening on {} any more", self.address()
         );
         // Drop the sender: that tells the task to end.
         drop(self.service);

@@ -105,7 +105,6 @@ impl InForce {
         for service in &services {
             let many = service.settings().listener.listen.len();
             for listening in listening.by_ref().take(many) {
-                listening.prepare(service).await;
                 sockets.push(Socket::serve(listening, Arc::clone(service)));
             }
         }

@@ -290,11 +290,9 @@ impl InForce {
                 if let Some(n) = old.iter().position(|s| s.configured() == *address) {
                     let socket = old.swap_remove(n);
                     socket.hand_to(service);
-                    socket.prepare().await;
                     self.sockets.push(socket);
                 } else if let Some(n) = new.iter().position(|l| l.configured() == *address) {
                     let listening = new.swap_remove(n);
-                    listening.prepare(service).await;
                     self.sockets.push(Socket::serve(listening, Arc::clone(service)));
                 }
             }
