@@ -9,7 +9,9 @@ use std::{
 
 use longsplice_lab::{Line, LineOptions, Namespace, not_run};
 use longsplice_repair::tcp_info;
-use longsplice_tests::{Bed, Pair, Policy, SOON, accept, eventually, ip, nft, patient, soon, veth_line};
+use longsplice_tests::{
+    Bed, Config, Pair, Policy, SOON, accept, eventually, ip, nft, patient, soon, veth_line,
+};
 use socket2::{Domain, Protocol, Socket, Type};
 
 const BYTES: u64 = 1 << 20;
@@ -83,6 +85,42 @@ fn segments_that_a_server_does_not_take_are_not_asked_for_again() {
         ip(&net.server, "route replace 198.18.2.2/32 dev s0 advmss 536");
     });
     refused_once(&bed, "mss");
+}
+
+/// Checks that the next client is offered all, or no more than the server agrees to.
+fn offers(bed: &Bed, all: bool) {
+    let mut pair = bed.connect();
+    assert_eq!(offered(&pair), (all, all));
+    pair.exchange(BYTES);
+    pair.close();
+}
+
+/// Returns whether a client was offered timestamps, and segments of its link's length.
+fn offered(pair: &Pair) -> (bool, bool) {
+    let info = tcp_info(&pair.client.stream).unwrap();
+    (info.timestamps(), info.snd_mss() > 1400)
+}
+
+/// What the server lacks is known. A reload tells whether the clients are to be like it.
+#[test]
+fn nothing_is_withheld_where_connections_are_not_spliced() {
+    let bed = bed("alike-never", |net| {
+        set(&net.server, "tcp_timestamps", "0");
+        ip(&net.server, "route replace 198.18.2.2/32 dev s0 advmss 536");
+    });
+    eventually("a client that is like the server", SOON, || {
+        let mut pair = bed.connect();
+        let offered = offered(&pair);
+        pair.exchange(BYTES);
+        pair.close();
+        (offered == (false, false)).then_some(())
+    });
+    let listen = SocketAddr::from((bed.net.family().unspecified(), bed.front().port()));
+    for (policy, all) in [("never", true), ("never", true), ("now", false)] {
+        let next = Config::new().listener(listen, bed.target(), policy, "now");
+        bed.daemon.change(&next).unwrap();
+        offers(&bed, all);
+    }
 }
 
 /// The client takes shorter segments than its path: the server is told so, and the client may send longer ones.

@@ -49,23 +49,49 @@ impl Splicer {
         listener: impl AsFd,
         target: impl Into<Option<SocketAddr>>,
     ) -> io::Result<()> {
-        let Some(plane) = self.context.plane() else {
-            return Ok(());
-        };
         let listener = listener.as_fd();
-        let way = |target| self.context.routes.ask(longsplice_repair::canonical(target)).ok();
-        let by_route = target.into().and_then(way).and_then(|way| way.max_segment);
         let lacks = self.withheld(listener)?;
-        let bytes = by_route.into_iter().chain(lacks.max_segment).min();
-        match bytes.filter(|&bytes| bytes <= LARGEST_SEGMENT) {
-            Some(bytes) => options::set_max_segment(listener, bytes)?,
-            None => options::lift_max_segment(listener)?,
-        }
         let withheld = Withheld {
             terms: lacks.terms,
             accurate_ecn: true,
             ect: false,
         };
+        self.bound_offer(listener, target.into(), lacks.max_segment, withheld)
+    }
+
+    /// Prepares a listening socket whose connections are relayed unless a command splices them: it offers clients no longer
+    /// segments than the route to the target takes, if that is known, and all options again that
+    /// [`Splicer::prepare_listener`] has withheld. Pairs whose target lacks an option cannot be spliced then.
+    ///
+    /// # Errors
+    /// Returns an error if the socket is not a TCP socket.
+    pub fn prepare_relaying_listener(
+        &self,
+        listener: impl AsFd,
+        target: impl Into<Option<SocketAddr>>,
+    ) -> io::Result<()> {
+        self.bound_offer(listener.as_fd(), target.into(), None, Withheld::default())
+    }
+
+    /// Bounds what a listening socket offers: segments by the route to the target and by `max_segment`, options by
+    /// `withheld`.
+    fn bound_offer(
+        &self,
+        listener: BorrowedFd<'_>,
+        target: Option<SocketAddr>,
+        max_segment: Option<u32>,
+        withheld: Withheld,
+    ) -> io::Result<()> {
+        let Some(plane) = self.context.plane() else {
+            return Ok(());
+        };
+        let way = |target| self.context.routes.ask(longsplice_repair::canonical(target)).ok();
+        let by_route = target.and_then(way).and_then(|way| way.max_segment);
+        let bytes = by_route.into_iter().chain(max_segment).min();
+        match bytes.filter(|&bytes| bytes <= LARGEST_SEGMENT) {
+            Some(bytes) => options::set_max_segment(listener, bytes)?,
+            None => options::lift_max_segment(listener)?,
+        }
         plane.withhold(listener, withheld)
     }
 

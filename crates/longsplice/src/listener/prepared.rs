@@ -36,13 +36,20 @@ impl Prepared {
     }
 
     /// Prepares the socket by what is known now. Without this its connections are still served, but may not be spliceable.
+    /// The clients of a listener that does not splice have all options while they are relayed.
     pub(super) fn prepare(&self, service: &Service) {
         let settings = service.settings();
         let target = self.known_target(&settings.listener.to);
-        if settings.listener.intercept.is_some() && target.is_none() {
-            return;
-        }
-        if let Err(error) = service.splicer().prepare_listener(&self.acceptor, target) {
+        // The destinations of intercepted connections are not known before.
+        let offers_all = settings.listener.splice == SplicePolicy::Never
+            || (settings.listener.intercept.is_some() && target.is_none());
+        let prepared = match offers_all {
+            true => service
+                .splicer()
+                .prepare_relaying_listener(&self.acceptor, target),
+            false => service.splicer().prepare_listener(&self.acceptor, target),
+        };
+        if let Err(error) = prepared {
             tracing::warn!(
                 listener = settings.listener.name, address = %self.address, ?target, %error,
                 "the listening socket could not be prepared for splicing"
@@ -51,20 +58,14 @@ impl Prepared {
     }
 
     /// Prepares the socket again each time that its listener changes, or that targets turn out to agree to other options of
-    /// TCP; looks names up before. Never returns. Leaves the socket of a listener that does not splice as it is: its clients
-    /// have all options while they are relayed.
+    /// TCP; looks names up before. Never returns.
     pub(super) async fn keep(&self, mut service: watch::Receiver<Arc<Service>>) {
         let mut targets = service.borrow().splicer().watch_targets();
         loop {
             let serving = Arc::clone(&service.borrow_and_update());
             self.look_up(&serving.settings()).await;
             // Hold the borrow meanwhile: a listener that is handed over prepares the socket after this.
-            {
-                let serving = service.borrow();
-                if serving.settings().listener.splice != SplicePolicy::Never {
-                    self.prepare(&serving);
-                }
-            }
+            self.prepare(&service.borrow());
             tokio::select! {
                 Ok(()) = service.changed() => {}
                 Ok(()) = targets.changed() => {}
