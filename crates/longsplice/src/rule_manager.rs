@@ -107,22 +107,25 @@ impl RuleManager {
     /// [`SetupError`]; the old rules stay in force.
     pub async fn change(&self, config: &Config) -> Result<(), SetupError> {
         let mut state = self.state.lock().await;
+        let changed = self.change_state(&mut state, config).await;
+        if changed.is_err() {
+            state.trim();
+        }
+        changed
+    }
+
+    /// Sets the rules and routes of the next configuration. An error may leave routes that only that one needs.
+    async fn change_state(&self, state: &mut State, config: &Config) -> Result<(), SetupError> {
         let accelerate = config.accelerate.as_ref().filter(|_| self.accelerates);
         let needs = Needs::of(config, accelerate);
         // Add routes first: the rules deliver packets over them.
-        if let Err(error) = state.extend(&self.instance, &needs) {
-            state.trim();
-            return Err(error.into());
-        }
+        state.extend(&self.instance, &needs)?;
         let fixed = Fixed::of(config, accelerate)?;
         let rules = fixed.behind(config.rules.clone(), &mut state.has_left_out);
         let in_force = self.splicer.rules().rules;
         // Do not set equal rules again: they continue to count.
-        if !in_force.iter().map(|info| &info.rule).eq(&rules)
-            && let Err(error) = self.splicer.set_rules(rules).await
-        {
-            state.trim();
-            return Err(error.into());
+        if !in_force.iter().map(|info| &info.rule).eq(&rules) {
+            self.splicer.set_rules(rules).await?;
         }
         (state.fixed, state.needs) = (fixed, needs);
         Ok(())
