@@ -164,7 +164,13 @@ impl Forwarding {
                 Ok(Ended::Detached(id)) => {
                     tracing::debug!(listener = name, %peer, flow = %id, "detached: it runs on in the kernel");
                     self.record.traffic.spliced = true;
-                    return self.open.detached(id, self.tenure, self.record, self.began);
+                    let Forwarding {
+                        open,
+                        tenure,
+                        record,
+                        began,
+                    } = self;
+                    return open.detached(id, tenure, record, began).await;
                 }
                 Ok(Ended::Returned(returned)) => returned,
                 Err(error) => {

@@ -41,27 +41,54 @@ pub struct Open {
 pub(crate) struct Shown {
     flow: FlowHandle,
     decided: Mutex<Option<Box<Decided>>>,
-    /// Reason why it is to end.
-    to_end: Mutex<Option<End>>,
+    ending: Mutex<Ending>,
     told: Notify,
-    /// True while the engine has it.
+    /// True while the engine has it, or the kernel.
     is_in_engine: AtomicBool,
 }
 
+/// Request to end a connection.
+#[derive(Debug, Default)]
+struct Ending {
+    /// Reason why it is to end.
+    why: Option<End>,
+    /// True once its handler has left its flow to the kernel, and heeds no request any more.
+    is_left: bool,
+}
+
+/// Answer to a request to end a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Told {
+    /// Its handler ends it.
+    Now,
+    /// Its handler ends it, for a reason that was given before.
+    Before,
+    /// Its handler has left its flow to the kernel; if the flow is remembered, the tracker has it by now.
+    Left,
+}
+
 impl Shown {
-    /// Requests its handler to end it. Returns false if that was requested before; the reason stays then.
-    pub(crate) fn end(&self, why: End) -> bool {
-        let mut to_end = self.to_end.lock();
-        if to_end.is_some() {
-            return false;
+    /// Requests its handler to end it. The first reason stays.
+    pub(super) fn end(&self, why: End) -> Told {
+        let mut ending = self.ending.lock();
+        match *ending {
+            Ending { is_left: true, .. } => return Told::Left,
+            Ending { why: Some(_), .. } => return Told::Before,
+            _ => ending.why = Some(why),
         }
-        *to_end = Some(why);
-        drop(to_end);
+        drop(ending);
         self.told.notify_waiters();
-        true
+        Told::Now
     }
 
-    /// Returns whether the engine has it, and knows what becomes of it at a shutdown.
+    /// Refuses further requests. Returns the reason of the one before: its handler must still heed it.
+    fn leave(&self) -> Option<End> {
+        let mut ending = self.ending.lock();
+        ending.is_left = true;
+        ending.why
+    }
+
+    /// Returns whether the engine has it, and knows what becomes of it at a shutdown, or has left it to the kernel.
     pub(super) fn is_in_engine(&self) -> bool {
         self.is_in_engine.load(Ordering::Relaxed)
     }
@@ -77,7 +104,7 @@ impl Shown {
     }
 
     pub(super) fn to_end(&self) -> Option<End> {
-        *self.to_end.lock()
+        self.ending.lock().why
     }
 
     #[cfg(test)]
@@ -196,7 +223,9 @@ impl Open {
                 call.await
             }
         };
-        self.shown.is_in_engine.store(false, Ordering::Relaxed);
+        // A flow that the kernel has is not ended by a shutdown.
+        let is_in_kernel = matches!(ended, Ok(Ended::Detached(_)));
+        self.shown.is_in_engine.store(is_in_kernel, Ordering::Relaxed);
         ended
     }
 
@@ -217,23 +246,42 @@ impl Open {
         let _ = congestion::set(&returned.server, to_server);
     }
 
-    /// Leaves the connection to the kernel. Its record is written when its end is seen; until then its server counts
-    /// it. A flow that needs neither is not remembered: each takes memory.
-    pub fn detached(self, id: FlowId, tenure: Option<Tenure>, record: AccessRecord, began: Instant) {
-        let decided = self.shown.decided.lock().take();
-        let shared = &self.service.shared;
-        let matters = decided.as_deref().is_some_and(Decided::matters);
-        if !(matters || shared.access_log.is_on()) {
+    /// Leaves the connection to the kernel. Ends its flow there if it was told to end since its call returned, or just before.
+    pub async fn detached(self, id: FlowId, tenure: Option<Tenure>, record: AccessRecord, began: Instant) {
+        let Some(why) = self.leave(id, tenure, record, began) else {
             return;
-        }
-        let parting = Parting {
-            service: Arc::clone(&self.service),
-            decided: decided.map(|decided| *decided),
-            tenure,
-            record,
-            began,
         };
-        shared.tracker.leave(id, parting);
+        tracing::debug!(flow = %id, why = why.as_str(), "told to end when it was detached");
+        self.service.shared.tracker.end(id, why);
+        // Ignore an error: the flow may have ended by itself.
+        let _ = self.service.splicer().request_end(id).await;
+    }
+
+    /// Enters its flow among those without a handler. Its record is written when its end is seen; until then its server
+    /// counts it. A flow that needs neither is not remembered: each takes memory. Returns the reason if it was told to end;
+    /// from now on it is told so in vain.
+    pub(super) fn leave(
+        &self,
+        id: FlowId,
+        tenure: Option<Tenure>,
+        record: AccessRecord,
+        began: Instant,
+    ) -> Option<End> {
+        let shared = &self.service.shared;
+        // Keep the lock until the flow is entered: a reload that finds no decision here finds it there.
+        let mut decided = self.shown.decided.lock();
+        if decided.as_deref().is_some_and(Decided::matters) || shared.access_log.is_on() {
+            let parting = Parting {
+                service: Arc::clone(&self.service),
+                decided: decided.take().map(|decided| *decided),
+                tenure,
+                record,
+                began,
+            };
+            shared.tracker.leave(id, parting);
+        }
+        drop(decided);
+        self.shown.leave()
     }
 }
 
@@ -245,3 +293,6 @@ impl Drop for Open {
         self.service.shared.resources.freed.notify_one();
     }
 }
+
+#[cfg(test)]
+mod tests;

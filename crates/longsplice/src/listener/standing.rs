@@ -72,7 +72,7 @@ fn arrives(decided: &Decided, destination: Destination<'_>) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::path::Path;
 
     use longsplice_engine::{OpenError, Splicer, SplicerConfig};
@@ -100,7 +100,7 @@ mod tests {
     }
 
     /// Returns a listener with these lines, and a connection of it.
-    fn begin(lines: &str) -> (Arc<Service>, Open) {
+    pub(in super::super) fn begin(lines: &str) -> (Arc<Service>, Open) {
         let why = OpenError::Unsupported("a test".into());
         let splicer = Splicer::relay_only(SplicerConfig::default(), why);
         let first = settings(&splicer, 1, lines);
@@ -117,7 +117,7 @@ mod tests {
     }
 
     /// Returns a decision of these settings.
-    fn decided(settings: &Settings) -> Box<Decided> {
+    pub(in super::super) fn decided(settings: &Settings) -> Box<Decided> {
         Box::new(Decided {
             generation: settings.generation,
             listener: Arc::clone(&settings.listener),

@@ -1,7 +1,7 @@
 //! Tracks all connections of a process, and the flows that run on without a handler.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{HashMap, HashSet, VecDeque},
     net::SocketAddr,
     sync::{
         Arc,
@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 use super::{
     Decided, KeptFacts,
     left::{Commons, LeftFlow, Parting},
-    open::Shown,
+    open::{Shown, Told},
 };
 use crate::access_log::End;
 
@@ -129,23 +129,44 @@ impl Tracker {
         why: End,
         mut condition: impl FnMut(&Decided, Option<&KeptFacts>) -> bool,
     ) -> (usize, Vec<FlowId>) {
+        let told = self.tell_where(why, &mut condition);
+        let flows = self.left_where(why, &told, condition);
+        (told.len(), flows)
+    }
+
+    /// Tells open connections that meet `condition` to end, and returns them: their handlers end them.
+    pub(super) fn tell_where(
+        &self,
+        why: End,
+        condition: &mut impl FnMut(&Decided, Option<&KeptFacts>) -> bool,
+    ) -> Vec<Arc<Shown>> {
         // Copy the list, so that no handler waits for its lock while the condition is evaluated.
         let mut ending: Vec<_> = self.open.lock().values().cloned().collect();
         ending.retain(|shown| shown.is_decided(|decided| condition(decided, decided.facts.as_ref())));
         // Judge all before the first one is told: its place may go to another one, which then ends by itself, uncounted.
-        for shown in &ending {
-            shown.end(why);
-        }
+        ending.retain(|shown| shown.end(why) != Told::Left);
+        ending
+    }
+
+    /// Returns the flows without a handler that meet `condition`, and sets the reason of their ends; not those that the
+    /// handlers of the `told` have left meanwhile.
+    pub(super) fn left_where(
+        &self,
+        why: End,
+        told: &[Arc<Shown>],
+        mut condition: impl FnMut(&Decided, Option<&KeptFacts>) -> bool,
+    ) -> Vec<FlowId> {
+        let told: HashSet<FlowId> = told.iter().filter_map(|shown| shown.flow()).collect();
         let mut left = self.left.lock();
         let mut flows = Vec::new();
         for (id, flow) in &mut left.flows {
-            let decided = flow.decided();
+            let decided = flow.decided().filter(|_| !told.contains(id));
             if decided.is_some_and(|(decided, facts)| condition(decided, facts)) {
                 flow.set_why(why);
                 flows.push(*id);
             }
         }
-        (ending.len(), flows)
+        flows
     }
 
     /// Ends up to `most` connections that are not to end yet, the newest first, and returns how many.
@@ -158,7 +179,7 @@ impl Tracker {
             .collect();
         open.sort_unstable_by_key(|(n, _)| std::cmp::Reverse(*n));
         // Lazy: `take` stops it, so no further one is told.
-        let told = open.iter().filter(|(_, shown)| shown.end(why));
+        let told = open.iter().filter(|(_, shown)| shown.end(why) == Told::Now);
         told.take(most).count()
     }
 
@@ -178,8 +199,7 @@ impl Tracker {
             .values()
             .find(|shown| shown.flow() == Some(id))
             .cloned();
-        if let Some(shown) = of_it {
-            shown.end(why);
+        if of_it.is_some_and(|shown| shown.end(why) != Told::Left) {
             return true;
         }
         if let Some(flow) = self.left.lock().flows.get_mut(&id) {
