@@ -141,6 +141,16 @@ impl Open {
         *self.shown.decided.lock() = decided.map(Box::new);
     }
 
+    /// Makes the decision about a connection known that had no handler, and ends it if the decision is void: a reload that
+    /// found it neither here nor among the flows without a handler has switched the settings before.
+    pub(super) fn resume(&self, decided: Option<Decided>) {
+        let mut shown = self.shown.decided.lock();
+        *shown = decided.map(Box::new);
+        if let Some(decided) = shown.as_deref() {
+            self.is_void(decided, self.service.in_force().as_deref());
+        }
+    }
+
     /// Makes a decision about it known, before it has a server, and compares it with the configuration in force. Ends the
     /// connection if the decision is void.
     pub fn publish(&self, decided: Box<Decided>) -> Standing {

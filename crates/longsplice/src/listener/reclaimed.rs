@@ -37,7 +37,7 @@ pub(crate) fn spawn_reclaimed(
     );
     let mut carried = match left {
         Some(left) => {
-            open.decide(left.decided);
+            open.resume(left.decided);
             Forwarding {
                 open,
                 tenure: left.tenure,

@@ -110,7 +110,8 @@ pub(super) mod tests {
         (Arc::clone(&service), Open::new(service, slot, None))
     }
 
-    fn reload(service: &Arc<Service>, generation: u64, lines: &str) {
+    /// Puts a configuration of the listener with these lines in force.
+    pub(in super::super) fn reload(service: &Arc<Service>, generation: u64, lines: &str) {
         let next = settings(service.splicer(), generation, lines);
         let change = (Arc::clone(service), Arc::new(next));
         service.shared.switch(vec![change]);

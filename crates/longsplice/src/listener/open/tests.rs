@@ -8,7 +8,7 @@ use tokio::{
 };
 
 use super::*;
-use crate::listener::standing::tests::{begin, decided};
+use crate::listener::standing::tests::{begin, decided, reload};
 
 /// Limit of a wait for an end that is under way.
 const SOON: Duration = Duration::from_secs(30);
@@ -139,4 +139,21 @@ async fn a_flow_that_is_left_while_a_reload_judges_others_ends_once() {
     });
     assert_eq!(ended, (1, vec![id]));
     assert_eq!(noted(&service, id), End::Reload);
+}
+
+/// A reload that looks at the open connections before, and at the flows without a handler afterwards, finds no trace of it.
+#[tokio::test]
+async fn a_flow_that_is_taken_back_during_a_reload_is_judged() {
+    let (service, open) = connection();
+    let old = *decided(&service.settings());
+    open.resume(Some(old.clone()));
+    assert_eq!(open.to_end(), None);
+    reload(&service, 2, LINES);
+    open.resume(Some(old.clone()));
+    assert_eq!(open.to_end(), None, "it would be decided about alike");
+    reload(&service, 3, &format!("{LINES}protocol = \"tls\"\n"));
+    open.resume(None);
+    assert_eq!(open.to_end(), None);
+    open.resume(Some(old));
+    assert_eq!(open.to_end(), Some(End::Reload));
 }
