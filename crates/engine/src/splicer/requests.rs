@@ -90,7 +90,7 @@ impl Splicer {
     /// comes back to that task ([`Ended::Returned`] with [`crate::Trap::Admin`]), whatever its conditions; then this
     /// returns `None`, once it is under way. A flow that no task waits for is returned to the caller, with sockets built
     /// for it; dropping them ends it. A flow whose end a predecessor has set ([`Pair::with_successor`]) comes to that
-    /// end: `None`, too.
+    /// end: `None`, too. Cancel-safe: a flow that is still looked for stays as it is.
     ///
     /// # Panics
     /// Panics outside of a tokio runtime.

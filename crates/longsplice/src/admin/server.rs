@@ -92,12 +92,17 @@ async fn unsplice(State(admin): State<Arc<Admin>>, Path(id): Path<String>) -> Re
     let Ok(id) = id.parse::<FlowId>() else {
         return error(StatusCode::BAD_REQUEST, "a flow's id is a number");
     };
-    // Refuse during a shutdown: relayed connections are about to be reset, while spliced ones live on.
-    if admin.stopping.is_cancelled() {
-        let message = format!("flow {id} stays as it is: the daemon is shutting down");
-        return error(StatusCode::CONFLICT, &message);
-    }
-    match admin.shared.splicer.request_unsplice(id).await {
+    // Refuse during a shutdown, also if it begins while the flow is looked for: relayed connections are about to be reset,
+    // while spliced ones live on.
+    let unspliced = tokio::select! {
+        biased;
+        () = admin.stopping.cancelled() => {
+            let message = format!("flow {id} stays as it is: the daemon is shutting down");
+            return error(StatusCode::CONFLICT, &message);
+        }
+        unspliced = admin.shared.splicer.request_unsplice(id) => unspliced,
+    };
+    match unspliced {
         Ok(None) => {}
         // The flow has no handler: forward it from here.
         Ok(Some(returned)) => {
