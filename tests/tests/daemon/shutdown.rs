@@ -9,7 +9,8 @@ use std::{
 };
 
 use longsplice_lab::Namespace;
-use longsplice_tests::{Bed, Config, Daemon, Pair, Policy, addr, family, soon, veth_line};
+use longsplice_tests::{Bed, Config, Daemon, Pair, Policy, SOON, addr, eventually, family, soon, veth_line};
+use serde_json::Value;
 use socket2::SockRef;
 
 const BYTES: u64 = 2 << 20;
@@ -242,20 +243,26 @@ fn with_a_trap(name: &str, policy: Policy<'_>, state: &str) -> (Bed, Pair, Pair)
         let target = (addr("198.18.2.1"), 7000).into();
         c.with("unsplice = \"data=client\"")
             .listener(relaying, target, "never", "never")
+            .set("[access_log]\npath = \"access.log\"")
     });
     let pair = bed.connect_spliced(state);
     let relayed = connect(&bed, 8082, "relay");
     (bed, pair, relayed)
 }
 
-/// Waits until the handler of the first daemon has left a connection, and sends what meets its trap.
-fn meet_the_trap_once_it_is_left(bed: &Bed, pair: &mut Pair) {
+/// Waits until the handler of the first daemon has left a connection.
+fn wait_left(bed: &Bed) {
     let log = bed.daemon.dir().join("log-1");
     let is_left = || {
         let log = fs::read_to_string(&log).unwrap();
         log.contains("detached: it runs on in the kernel")
     };
     soon("its handler to leave it", is_left);
+}
+
+/// Waits until the handler of the first daemon has left a connection, and sends what meets its trap.
+fn meet_the_trap_once_it_is_left(bed: &Bed, pair: &mut Pair) {
+    wait_left(bed);
     pair.client.send(10);
     pair.server.receive(10);
 }
@@ -287,4 +294,38 @@ fn a_trap_that_is_met_in_a_daemon_that_is_replaced_costs_no_spliced_flow() {
     bed.daemon.wait_state(pair.client_port(), &["detached"]);
     pair.exchange(BYTES);
     pair.close();
+}
+
+/// A flow that its handler leaves at a shutdown ends while the daemon waits for other connections: it has its line in the
+/// access log then, with its bytes.
+#[test]
+fn a_flow_that_ends_while_a_daemon_shuts_down_is_told_of() {
+    const SENT: u64 = 100_000;
+    for (policy, state) in [(Policy::DETACHED, "detached"), (Policy::DORMANT, "dormant")] {
+        let (mut bed, mut pair, mut relayed) = with_a_trap("term-told", policy, state);
+        pair.server.send(SENT);
+        pair.client.receive(SENT);
+        bed.daemon.terminate();
+        wait_left(&bed);
+        pair.close();
+        let log = bed.daemon.dir().join("access.log");
+        let line = eventually("its line", SOON, || {
+            let lines = fs::read_to_string(&log).unwrap_or_default();
+            lines
+                .lines()
+                .next()
+                .map(|line| serde_json::from_str::<Value>(line).unwrap())
+        });
+        assert_eq!(line["client_port"], pair.client_port(), "{state}: {line}");
+        assert_eq!(
+            (&line["end"], &line["spliced"]),
+            (&"complete".into(), &true.into()),
+            "{state}: {line}"
+        );
+        // Retransmitted bytes count again.
+        let seen = line["bytes_to_client"].as_u64().unwrap();
+        assert!((SENT..2 * SENT).contains(&seen), "{state}: {line}");
+        relayed.close();
+        assert_eq!(bed.daemon.join(), Some(0), "{}", bed.daemon.log());
+    }
 }

@@ -43,12 +43,7 @@ pub(super) fn leave(
     session.entry.set_state(FlowState::Detached);
     let is_wanted = !session.traps.is_closed() || session.fired(Instant::now()).is_some();
     if !is_wanted || session.context.closing.is_cancelled() {
-        // Called for its side effect: it counts the relayed bytes.
-        let _ = session.summary(true, false);
-        let relayed = Side::BOTH.map(|side| session.pump.bytes(side)).iter().sum();
-        let before = session.base_bytes.unwrap_or_default();
-        session.context.ends.left(detached.serial, before, relayed);
-        return Ok(State::over(Ended::Detached(session.id())));
+        return Ok(State::over(detached.depart()));
     }
     Ok(State::Detached(Box::new(detached)))
 }
@@ -157,10 +152,21 @@ impl<'a> Detached<'a> {
                 () = sleep_until(next.max(now + Duration::from_millis(1))) => {}
                 () = self.session.entry.asked() => {}
                 () = self.session.context.closing.cancelled() => {
-                    return Ok(State::over(Ended::Detached(self.session.id())));
+                    return Ok(State::over(self.depart()));
                 }
             }
         }
+    }
+
+    /// Ends the call, and leaves the flow to its records. Its end is reported by whatever sees it.
+    fn depart(self) -> Ended {
+        let session = self.session;
+        // Called for its side effect: it counts the relayed bytes.
+        let _ = session.summary(true, false);
+        let relayed = Side::BOTH.map(|side| session.pump.bytes(side)).iter().sum();
+        let before = session.base_bytes.unwrap_or_default();
+        session.context.ends.left(self.serial, before, relayed);
+        Ended::Detached(session.id())
     }
 
     fn over(self, directions: &PerSide<Option<Direction>>) -> Ended {
