@@ -199,14 +199,15 @@ fn reap(context: &Context, kernel: &Kernel) -> io::Result<Duration> {
         // The task that waits for the flow must know the reason when it finds the records gone.
         kernel.held.ended(a.serial, how);
         plane.unregister(a.serial, PerSide::new(a.leg, b.leg));
-        if how == Reaped::Idle {
-            context.ends.ended(FlowEnd::Idle, PerSide::new(&a, &b));
-        }
+        // Count it first: a task that is told of the end finds it counted.
         context.stats.ended(match how {
             Reaped::Closed => End::Closed,
             Reaped::Reset => End::Reset,
             Reaped::Idle => End::Idle,
         });
+        if how == Reaped::Idle {
+            context.ends.ended(FlowEnd::Idle, PerSide::new(&a, &b));
+        }
         tracing::debug!(
             flow = a.serial,
             ?how,
