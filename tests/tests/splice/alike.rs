@@ -87,6 +87,27 @@ fn segments_that_a_server_does_not_take_are_not_asked_for_again() {
     refused_once(&bed, "mss");
 }
 
+/// The client's link takes longer segments than the route to the server: the first client is told so already.
+#[test]
+fn segments_that_the_route_to_an_upstream_does_not_take_are_not_asked_for() {
+    let options = LineOptions {
+        mtu_client: 9000,
+        ..LineOptions::default()
+    };
+    let net = veth_line("alike-upstream", options);
+    let listen = SocketAddr::from((net.family().unspecified(), 8080));
+    let server = SocketAddr::from((net.server_addr, 7000));
+    let lines = format!(
+        "[[listener]]\nlisten = \"{listen}\"\nupstream = \"u\"\nsplice = \"now\"\ndetach = \"now\"\n\
+         [[upstream]]\nname = \"u\"\nservers = [\"{server}\"]"
+    );
+    let bed = Bed::on(net, Policy::DETACHED, |_| Config::new().with(&lines));
+    let mut pair = bed.connect();
+    assert!(is_spliced(&bed, &pair, "mss"));
+    pair.exchange(BYTES);
+    pair.close();
+}
+
 /// Checks that the next client is offered all, or no more than the server agrees to.
 fn offers(bed: &Bed, all: bool) {
     let mut pair = bed.connect();

@@ -2,6 +2,7 @@
 
 use std::{
     net::{Shutdown, SocketAddr},
+    thread,
     time::Duration,
 };
 
@@ -15,10 +16,13 @@ use longsplice_tests::{
     SOON,
     library::{Depth, Desk, at_once},
 };
+use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use socket2::SockRef;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
+    runtime::Builder,
+    sync::oneshot,
 };
 
 const BANNER: &[u8] = b"220 relay.example ready\r\n";
@@ -234,4 +238,32 @@ fn a_target_that_refuses_is_an_error_of_connect() {
     );
     let error = connected.unwrap().unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::ConnectionRefused);
+}
+
+/// A socket that must be closed in silence, and cannot be, is closed aloud, and nothing of it gets out: the flow runs on.
+#[test]
+fn a_socket_that_cannot_be_closed_in_silence_costs_no_flow() {
+    let desk = Desk::new("lib-aloud");
+    let (mut far, near) = desk.connect_for(Depth::Dormant);
+    let splicer = desk.library.splicer().clone();
+    let (parked, is_parked) = oneshot::channel();
+    let call = move || {
+        let detach = async {
+            is_parked.await.unwrap();
+            let mut sets = capabilities(None).unwrap();
+            sets.effective.remove(CapabilitySet::NET_ADMIN);
+            set_capabilities(None, sets).unwrap();
+            splicer.begin_shutdown();
+        };
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async { tokio::join!(splicer.splice(near, Until::closed()), detach).0 })
+    };
+    // The capability is one of a thread, which polls the call alone, and inherits its namespace.
+    let caller = desk.net.forwarder.run(|| thread::spawn(call)).unwrap();
+    desk.library.wait_state(far.client_port(), &[FlowState::Dormant]);
+    parked.send(()).unwrap();
+    let ended = caller.join().unwrap().unwrap();
+    assert!(matches!(ended, Ended::Detached(_)), "{ended:?}");
+    far.exchange(BODY);
+    far.close();
 }

@@ -39,7 +39,7 @@ impl Prepared {
     /// The clients of a listener that does not splice have all options while they are relayed.
     pub(super) fn prepare(&self, service: &Service) {
         let settings = service.settings();
-        let target = self.known_target(&settings.listener.to);
+        let target = self.known_target(&settings);
         // The destinations of intercepted connections are not known before.
         let offers_all = settings.listener.splice == SplicePolicy::Never
             || (settings.listener.intercept.is_some() && target.is_none());
@@ -75,12 +75,15 @@ impl Prepared {
     }
 
     /// Returns the probable destination of accepted connections, if it needs no look-up now.
-    fn known_target(&self, to: &[Target]) -> Option<SocketAddr> {
-        let found = self.found.lock();
-        let found = found.as_ref().filter(|(targets, _)| targets == to);
-        found
-            .map(|(_, address)| *address)
-            .or_else(|| to.first()?.literal())
+    fn known_target(&self, settings: &Settings) -> Option<SocketAddr> {
+        let listener = &settings.listener;
+        if let Some(first) = listener.to.first() {
+            let found = self.found.lock();
+            let found = found.as_ref().filter(|(targets, _)| *targets == listener.to);
+            return found.map(|(_, address)| *address).or_else(|| first.literal());
+        }
+        let upstream = settings.upstreams.get(listener.upstream.as_deref()?)?;
+        upstream.likely(self.address.is_ipv4())
     }
 
     /// Looks up the probable destination of accepted connections, if it has a name. Logs a name that cannot be resolved
