@@ -141,7 +141,7 @@ fn awake(
         Ok(flow) => flow,
         Err(error) => {
             for socket in sockets {
-                close_in_silence(socket).map_err(fail)?;
+                close_in_silence(socket);
             }
             return Err(fail(error));
         }

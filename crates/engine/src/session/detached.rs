@@ -32,7 +32,7 @@ pub(super) fn leave(
     started: Option<std::time::Instant>,
 ) -> io::Result<State<'_>> {
     let mut detached = Detached::beside(session, &flow)?;
-    if let Some(flow) = detached.close(flow)? {
+    if let Some(flow) = detached.close(flow) {
         return Ok(State::resuming(detached.session, flow));
     }
     let session = &mut detached.session;
@@ -51,7 +51,7 @@ pub(super) fn leave(
 /// Ends a flow in which nothing has passed for too long, as the reaper ends one without sockets.
 pub(super) fn expire(session: Box<Session<'_>>, flow: Flow) -> io::Result<State<'_>> {
     let mut detached = Detached::beside(session, &flow)?;
-    if let Some(flow) = detached.close(flow)? {
+    if let Some(flow) = detached.close(flow) {
         return Ok(State::resuming(detached.session, flow));
     }
     let directions = detached.directions();
@@ -77,17 +77,17 @@ impl<'a> Detached<'a> {
     }
 
     /// Closes the sockets in silence. Returns the flow if a packet has just woken them.
-    fn close(&mut self, flow: Flow) -> io::Result<Option<Flow>> {
+    fn close(&mut self, flow: Flow) -> Option<Flow> {
         // A failed capture may have frozen it.
         flow.slot().transition(Mode::Freeze, Mode::Final);
         if let Err(flow) = flow.demote() {
             self.session.note_awake(&flow);
-            return Ok(Some(*flow));
+            return Some(*flow);
         }
         for socket in self.session.pump.take_sockets() {
-            close_in_silence(socket)?;
+            close_in_silence(socket);
         }
-        Ok(None)
+        None
     }
 
     /// Waits until the flow is wanted back, or is over.
@@ -236,7 +236,7 @@ impl<'a> Detached<'a> {
             Ok(flow) => flow,
             Err(error) => {
                 for socket in self.session.pump.take_sockets() {
-                    close_in_silence(socket)?;
+                    close_in_silence(socket);
                 }
                 return Err(error);
             }

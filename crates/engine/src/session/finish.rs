@@ -178,8 +178,7 @@ impl Session<'_> {
             }
         }
         for socket in sockets {
-            // The error is logged already, and mode Final drops what the socket sends.
-            let _ = close_in_silence(socket);
+            close_in_silence(socket);
         }
     }
 
