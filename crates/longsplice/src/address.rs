@@ -1,7 +1,7 @@
 //! Parses addresses as users write them: to listen on, to connect to, and source ports.
 
 use std::{
-    fmt, io,
+    fmt,
     net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV6},
     ops::RangeInclusive,
     str::FromStr,
@@ -188,22 +188,6 @@ impl Target {
             Place::Address(_) => None,
             Place::Name(name, port) => Some((name, *port)),
         }
-    }
-
-    /// Returns its current addresses, in the resolver's order; never an empty list.
-    pub async fn resolve(&self) -> io::Result<Vec<SocketAddr>> {
-        let (name, port) = match &self.0 {
-            Place::Address(address) => return Ok(vec![*address]),
-            Place::Name(name, port) => (name.as_str(), *port),
-        };
-        let found: Vec<_> = tokio::net::lookup_host((name, port)).await?.collect();
-        if found.is_empty() {
-            return Err(io::Error::new(
-                io::ErrorKind::NotFound,
-                format!("`{name}` has no address"),
-            ));
-        }
-        Ok(found)
     }
 }
 

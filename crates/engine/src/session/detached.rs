@@ -158,7 +158,7 @@ impl<'a> Detached<'a> {
         }
     }
 
-    /// Ends the call, and leaves the flow to its records. Its end is reported by whatever sees it.
+    /// Ends the call, and leaves the flow to its records. The task that sees its end reports it.
     fn depart(self) -> Ended {
         let session = self.session;
         // Called for its side effect: it counts the relayed bytes.

@@ -22,17 +22,18 @@ mod tests;
 use std::{collections::HashMap, sync::Arc};
 
 use longsplice_engine::Splicer;
+use tokio::sync::watch;
 
 pub use lease::{Failure, Lease, Site, Tenure};
 pub use queue::Unavailable;
-pub use search::{Ask, lease_original, same_family_first};
+pub use search::{Ask, lease_original};
 pub use server::{Server, ServerId};
 pub use status::{CheckStatus, ServerStatus, Unresolved, UpstreamStatus};
 
 pub use crate::config::KeyKind;
 use crate::config::{Config, ListenerConfig, UpstreamConfig};
 use discovery::Names;
-use search::Search;
+use search::{Search, same_family_first};
 use state::UpstreamState;
 
 /// All upstreams of a configuration.
@@ -195,8 +196,13 @@ impl Upstream {
     /// Returns an address that a client of this family will probably be connected to, if one is known. The engine
     /// prepares for it.
     pub fn likely(&self, ipv4: bool) -> Option<std::net::SocketAddr> {
-        let addresses = self.state.addresses();
+        let addresses = self.state.first_addresses();
         same_family_first(addresses, ipv4).first().copied()
+    }
+
+    /// Returns what changes when [`Upstream::likely`] may say something else, as a name has other addresses.
+    pub fn watch_addresses(&self) -> watch::Receiver<()> {
+        self.state.watch_addresses()
     }
 
     /// Returns the congestion control of its connections, if one is configured.

@@ -306,7 +306,7 @@ impl<'a> Connector<'a> {
 
 /// Sorts the addresses of the client's family first: only legs of one family can be spliced. The resolver's order stays
 /// within each family.
-pub fn same_family_first(mut addresses: Vec<SocketAddr>, ipv4: bool) -> Vec<SocketAddr> {
+pub(super) fn same_family_first(mut addresses: Vec<SocketAddr>, ipv4: bool) -> Vec<SocketAddr> {
     addresses.sort_by_key(|a| a.is_ipv4() != ipv4);
     addresses
 }

@@ -14,7 +14,7 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tokio::{
     net::TcpStream,
-    sync::oneshot,
+    sync::{oneshot, watch},
     time::{self, Instant},
 };
 use tokio_util::task::AbortOnDropHandle;
@@ -41,6 +41,8 @@ pub(super) struct UpstreamState {
     names: Arc<Names>,
     config: ArcSwap<UpstreamConfig>,
     inner: Mutex<Inner>,
+    /// Changes when a name has other addresses.
+    located: watch::Sender<()>,
     sweeping: AtomicBool,
     queue_timeouts: AtomicU64,
     queue_overflows: AtomicU64,
@@ -82,6 +84,7 @@ impl UpstreamState {
                 checks: Checks::default(),
                 returns: None,
             }),
+            located: watch::Sender::new(()),
             sweeping: AtomicBool::new(false),
             queue_timeouts: AtomicU64::new(0),
             queue_overflows: AtomicU64::new(0),
@@ -135,6 +138,12 @@ impl UpstreamState {
     /// Applies new addresses of an entry.
     fn relocate(self: &Arc<Self>) {
         self.rebuild(&mut self.inner.lock());
+        self.located.send_replace(());
+    }
+
+    /// Returns what changes when a name of its servers has other addresses.
+    pub(super) fn watch_addresses(&self) -> watch::Receiver<()> {
+        self.located.subscribe()
     }
 
     fn rebuild(self: &Arc<Self>, inner: &mut Inner) {
@@ -253,15 +262,12 @@ impl UpstreamState {
         found
     }
 
-    /// Returns the addresses of its servers, in the order of the configuration.
-    pub(super) fn addresses(&self) -> Vec<SocketAddr> {
+    /// Returns the addresses of the first server that has any, in the order of the configuration.
+    pub(super) fn first_addresses(&self) -> Vec<SocketAddr> {
         let inner = self.inner.lock();
-        inner
-            .backends
-            .members
-            .iter()
-            .map(|m| m.server.address())
-            .collect()
+        let mut all = inner.lookups.iter().map(|(entry, _)| entry.sites());
+        let first = all.find(|sites| !sites.is_empty()).unwrap_or_default();
+        first.into_iter().map(|site| site.address).collect()
     }
 
     /// Returns the status.
