@@ -129,7 +129,7 @@ impl Library {
     pub fn run<T>(&self, work: impl Future<Output = T>) -> T {
         self.runtime
             .block_on(async { timeout(patient(SOON), work).await })
-            .unwrap_or_else(|_| panic!("waited {SOON:?} in vain; flows: {:#?}", self.splicer.flows()))
+            .unwrap_or_else(|_| panic!("waited {SOON:?} in vain; flows: {:#?}", self.flows()))
     }
 
     /// Runs `work` inside the namespace, and does not wait for it.
@@ -164,14 +164,18 @@ impl Library {
         }
     }
 
+    fn flows(&self) -> Vec<FlowInfo> {
+        self.splicer.flows().collect()
+    }
+
     /// Waits until the flow of the client at this port is in one of these states; returns it.
     pub fn wait_state(&self, client_port: u16, states: &[FlowState]) -> FlowInfo {
         eventually(
             &format!("{states:?} of the client at port {client_port}"),
             SOON,
             || {
-                let flows = self.splicer.flows().into_iter();
-                flows
+                self.splicer
+                    .flows()
                     .filter(|f| f.client.peer.port() == client_port)
                     .find(|f| states.contains(&f.state))
             },
@@ -207,7 +211,7 @@ impl Library {
     /// Waits until no flow is left.
     pub fn wait_reaped(&self) {
         eventually("all records to be reaped", SOON, || {
-            self.splicer.flows().is_empty().then_some(())
+            self.splicer.flows().next().is_none().then_some(())
         });
     }
 }
@@ -215,7 +219,7 @@ impl Library {
 impl Drop for Library {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("--- flows: {:#?}", self.splicer.flows());
+            eprintln!("--- flows: {:#?}", self.flows());
             eprintln!("--- counters: {:#?}", self.splicer.counters());
         }
         let splicer = self.splicer.clone();

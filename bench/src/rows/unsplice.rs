@@ -239,7 +239,7 @@ async fn handle_plain(
 async fn parked(splicer: &Splicer, depth: Option<Depth>) -> Result<()> {
     let start = Instant::now();
     loop {
-        let flows = splicer.flows();
+        let flows: Vec<_> = splicer.flows().collect();
         if depth.is_none_or(|depth| flows.iter().any(|flow| flow.state == depth.state())) {
             sleep(IDLE).await;
             return Ok(());

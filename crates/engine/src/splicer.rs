@@ -21,11 +21,13 @@ use crate::{
 };
 
 mod connect;
-mod disorders;
+mod flows;
 mod requests;
 mod rules_of;
 mod shutdown;
 mod watch;
+
+pub use flows::Flows;
 
 /// Joins pairs of connections. Cheap to clone; all clones share one state. When the last is dropped without
 /// [`Splicer::shutdown`], detached flows run on, as after SIGKILL.

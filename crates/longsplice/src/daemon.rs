@@ -13,7 +13,7 @@ use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 use crate::{
     accelerator::{Accelerator, all_open},
     access_log::{AccessLog, End, record_flows},
-    admin::{Admin, Claim, ClaimError, Places, claim, inherit, server},
+    admin::{Admin, Claim, ClaimError, Places, claim, inherit, listing, server},
     config::{Config, ListenerConfig, OnShutdown},
     handover::{Departure, Handover, HandoverError, Inherited, Succession, request},
     listener::Shared,
@@ -116,6 +116,7 @@ pub async fn run(config: Config, load: Option<Load>, replace: bool) -> Result<Ou
         reload,
         handover,
         successor,
+        listings: Arc::new(Semaphore::new(listing::AT_ONCE)),
         started,
         started_at: SystemTime::now(),
         stopping,

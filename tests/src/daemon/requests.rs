@@ -47,11 +47,7 @@ impl Daemon {
     fn http(&self, method: &str, path: &str) -> Option<(u16, String)> {
         let mut socket = UnixStream::connect(self.admin()).ok()?;
         socket.set_read_timeout(Some(patient(SOON))).ok()?;
-        write!(
-            socket,
-            "{method} {path} HTTP/1.1\r\nhost: longsplice\r\nconnection: close\r\n\r\n"
-        )
-        .ok()?;
+        write!(socket, "{method} {path} HTTP/1.0\r\nhost: longsplice\r\n\r\n").ok()?;
         let mut answer = String::new();
         socket.read_to_string(&mut answer).ok()?;
         let (head, body) = answer.split_once("\r\n\r\n")?;

@@ -113,9 +113,8 @@ fn the_ends_of_a_call_that_is_dropped_in_its_drain_are_reset() {
         });
         let since = Instant::now();
         while since.elapsed() < COUPLED && !asked.is_finished() {
-            let flows = splicer.flows();
-            if flows
-                .iter()
+            if splicer
+                .flows()
                 .any(|f| f.id == flow.id && f.state == FlowState::Draining)
             {
                 return Some(call);

@@ -35,8 +35,8 @@ fn refused(desk: &Desk, far: TcpStream, near: TcpStream) {
     let near = at_once(Near::new(near, near_server), Depth::Dormant);
     let call = desk.library.splice(near, Until::closed());
     eventually("the refusal", SOON, || {
-        let flows = desk.library.splicer().flows();
-        let flow = flows.into_iter().find(|f| f.client.peer.port() == port);
+        let mut flows = desk.library.splicer().flows();
+        let flow = flows.find(|f| f.client.peer.port() == port);
         flow.filter(|f| f.reason == Some(RelayReason::SocketOption))
     });
     pair.exchange(1 << 20);

@@ -14,7 +14,7 @@ use longsplice_dataplane::{
 };
 use longsplice_engine::{FlowId, RequestError, Shutdown, Splicer, SplicerConfig};
 use longsplice_lab::Namespace;
-use longsplice_tests::{eventually, times};
+use longsplice_tests::{Config, Daemon, eventually, times};
 use rustix::time::{ClockId, clock_gettime};
 use tokio::{
     runtime::{Builder, Runtime},
@@ -231,4 +231,35 @@ fn workers_are_free_while_records_are_walked_over() {
     );
     assert!(best.0.values().all(|&longest| longest < STRETCH), "{best:?}");
     assert!(reaped < LONG_STRETCH, "{reaped:?}");
+}
+
+/// Asks for a list that is many times as long as what its making may take.
+#[test]
+fn a_list_of_many_flows_is_made_in_parts() {
+    /// Most KiB that the daemon may grow by: the text of the list is twice as long.
+    const MOST: u64 = 5 << 10;
+    let node = Namespace::new("many-listed").unwrap();
+    let [listen, to] = [
+        SocketAddr::from((Ipv4Addr::LOCALHOST, 8_000)),
+        SocketAddr::from((Ipv4Addr::LOCALHOST, 8_001)),
+    ];
+    let config = Config::new()
+        .set(&format!("max_flows = {FLOWS}\nmax_dormant = 64"))
+        .listener(listen, to, "auto", "never");
+    let mut daemon = Daemon::of(&config);
+    node.run(|| leave(daemon.instance(), FLOWS)).unwrap();
+    daemon.start(&node);
+    let before = daemon.memory_kib("VmHWM");
+    let listed = daemon.cli(&["flows", "--json"]);
+    let grown = daemon.memory_kib("VmHWM") - before;
+    let flows: Vec<serde_json::Value> = serde_json::from_slice(&listed.stdout).unwrap();
+    assert_eq!(flows.len(), FLOWS as usize);
+    assert!(
+        listed.stdout.len() as u64 >> 10 > MOST * 2,
+        "{}",
+        listed.stdout.len()
+    );
+    assert!(grown < MOST, "{grown} KiB");
+    let ids: Vec<_> = flows.iter().map(|flow| flow["id"].as_u64().unwrap()).collect();
+    assert!(ids.is_sorted_by(|a, b| a < b), "by number, each once");
 }

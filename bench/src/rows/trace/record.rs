@@ -175,7 +175,7 @@ async fn forward(
     let carried = tokio::spawn(carry(splicer.clone(), pair));
     let mut times = Times::default();
     while !carried.is_finished() {
-        let state = splicer.flows().first().map(|flow| flow.state);
+        let state = splicer.flows().next().map(|flow| flow.state);
         let mark = match state {
             Some(FlowState::Coupling) => &mut times.coupling,
             Some(FlowState::Draining) => &mut times.drain,

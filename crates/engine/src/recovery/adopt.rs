@@ -38,14 +38,16 @@ pub(crate) fn adopt(context: &Context, orphans: Vec<Slot>) {
         // Else a flow has left the slot: its sockets may be in another one since, under the same number, which has the
         // records.
     }
-    let adopted = reaper::records(plane)
-        .map(|flows| flows.len())
-        .unwrap_or_default();
+    let mut adopted = 0;
+    // Records that cannot be read now are reaped later, when they can.
+    let _ = plane.scan_flows(|directions| {
+        adopted += u64::from(directions.iter().flatten().any(|d| d.slot.is_none()));
+    });
     remove_strays(kernel);
     for leg in plane.legs_alone().unwrap_or_default() {
         context.unpaired.add_alone(leg, tokio::time::Instant::now());
     }
-    context.stats.adopted.add(adopted as u64);
+    context.stats.adopted.add(adopted);
     if adopted + lost > 0 {
         tracing::info!(adopted, lost, "adopted the flows of a predecessor");
     }

@@ -1,7 +1,6 @@
 //! Ends spliced flows: their records outlive the close, and are then removed.
 
 use std::{
-    collections::HashMap,
     fs, io,
     sync::{Arc, atomic::Ordering},
     time::Duration,
@@ -130,18 +129,6 @@ fn round(context: &Context, kernel: &Kernel) -> Duration {
 fn computed() -> Duration {
     let t = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(t.tv_sec.unsigned_abs(), t.tv_nsec as u32)
-}
-
-/// Returns the detached flows by serial number.
-pub(crate) fn records(plane: &Dataplane) -> io::Result<HashMap<u32, PerSide<Option<Direction>>>> {
-    let mut flows = HashMap::new();
-    plane.scan_flows(|directions| {
-        let detached = directions.map(|d| d.filter(|d| d.slot.is_none()));
-        if let Some(one) = detached.iter().flatten().next() {
-            flows.insert(one.serial, detached);
-        }
-    })?;
-    Ok(flows)
 }
 
 /// Returns true if the programs are needed without a process: by a flow, also one whose sockets reset its ends in a moment,

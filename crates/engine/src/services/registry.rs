@@ -10,7 +10,7 @@ use std::{
 };
 
 use longsplice_core::reason::RelayReason;
-use longsplice_dataplane::{Direction, PerSide, Side};
+use longsplice_dataplane::{Direction, Leg, PerSide, Side};
 use parking_lot::Mutex;
 use tokio::{
     sync::{Notify, oneshot},
@@ -186,7 +186,7 @@ impl Entry {
         self.ask.notified().await;
     }
 
-    fn info(&self) -> FlowInfo {
+    pub(crate) fn info(&self) -> FlowInfo {
         let seen = self.seen.lock();
         let direction = |side: Side| {
             let mut translated = seen.translated[side];
@@ -264,8 +264,11 @@ impl Registry {
         self.entries.lock().len()
     }
 
-    pub(crate) fn list(&self) -> Vec<FlowInfo> {
-        self.entries.lock().values().map(|e| e.info()).collect()
+    /// Returns every pair, with the leg of its client.
+    pub(crate) fn list(&self) -> Vec<(FlowId, Leg)> {
+        let entries = self.entries.lock();
+        let one = |e: &Arc<Entry>| (e.id, Leg::new(e.client.peer, e.client.local));
+        entries.values().map(one).collect()
     }
 }
 

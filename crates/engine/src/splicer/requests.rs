@@ -1,4 +1,4 @@
-//! Lists flows, and handles requests about one.
+//! Handles requests about a flow.
 
 use std::{
     collections::HashSet,
@@ -8,15 +8,13 @@ use std::{
 };
 
 use longsplice_core::reason::RelayReason;
-use longsplice_dataplane::{Direction, Leg, PerSide};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::Splicer;
 use crate::{
-    api::{FlowId, FlowInfo, FlowState, LegInfo, RequestError, Returned},
+    api::{FlowId, FlowState, RequestError, Returned},
     recovery::orphans,
-    recovery::reaper,
-    services::registry::{Entry, direction_info},
+    services::registry::Entry,
 };
 
 /// Longest time to wait for an attempt to splice: less than a client of the admin interface waits.
@@ -30,26 +28,6 @@ const AGAIN: Duration = Duration::from_millis(10);
 const BETWEEN_CALLS: Duration = Duration::from_millis(100);
 
 impl Splicer {
-    /// Returns every flow, relayed ones too, by number; not those whose sockets a handler has. Walks over all records,
-    /// which takes a while if there are many: a task should leave it to `spawn_blocking`.
-    pub fn flows(&self) -> Vec<FlowInfo> {
-        let mut flows = self.context.registry.list();
-        let held: HashSet<FlowId> = flows.iter().map(|f| f.id).collect();
-        if let Some(plane) = self.context.plane() {
-            let records = reaper::records(plane).unwrap_or_default();
-            flows.extend(
-                records
-                    .values()
-                    .filter_map(detached_info)
-                    .filter(|f| !held.contains(&f.id)),
-            );
-            let rules = &self.context.rules.spliced;
-            (flows.iter_mut()).for_each(|flow| (flow.rules, flow.ruled) = rules.of_flow(plane, flow.id));
-        }
-        flows.sort_by_key(|f| f.id);
-        flows
-    }
-
     /// Asks for a relayed pair to be spliced now, whatever its policy. Returns once its drain has begun: new segments
     /// bypass the sockets then. That is one attempt, which takes some round trips, a second or 20 of them at most. If
     /// other pairs, unacknowledged bytes from before the pair came back, or a loss that is being repaired are in its way for
@@ -205,34 +183,4 @@ fn is_for_a_moment(reason: RelayReason) -> bool {
         reason,
         RelayReason::Unsettled | RelayReason::Busy | RelayReason::Recovery
     )
-}
-
-/// Describes a flow without sockets; `None` while it is being removed.
-pub(super) fn detached_info(directions: &PerSide<Option<Direction>>) -> Option<FlowInfo> {
-    let (a, b) = directions.complete()?;
-    let leg = |l: Leg| LegInfo {
-        peer: l.peer,
-        local: l.local,
-    };
-    let end = reaper::flow_end(&a, &b);
-    Some(FlowInfo {
-        id: FlowId(a.serial),
-        client: leg(a.leg),
-        server: leg(b.leg),
-        state: if end.is_over() {
-            FlowState::Closing
-        } else {
-            FlowState::Detached
-        },
-        reason: None,
-        to_server: direction_info(&a),
-        to_client: direction_info(&b),
-        // The age of an adopted flow counts from the adoption; it is at least that of its last segment.
-        age_seconds: a.age.max(end.idle).as_secs_f64(),
-        idle_seconds: Some(end.idle.as_secs_f64()),
-        client_round_trip_us: None,
-        server_round_trip_us: None,
-        rules: Vec::new(),
-        ruled: None,
-    })
 }

@@ -2,7 +2,6 @@
 //! when a connection of a higher one finds no room.
 
 use std::{
-    collections::HashMap,
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
@@ -155,23 +154,8 @@ impl Accelerator {
     }
 
     async fn release_least_useful(&self) {
-        let carried: HashMap<FlowId, usize> = {
-            let carried = self.carried.lock();
-            let known = |c: &Carried| Some((c.handle.id()?, c.class));
-            carried.values().filter_map(known).collect()
-        };
-        if carried.is_empty() {
-            return;
-        }
-        let splicer = self.splicer().clone();
-        // Listing flows may walk over a million records.
-        let Ok(flows) = tokio::task::spawn_blocking(move || splicer.flows()).await else {
-            return;
-        };
-        let mut flows: Vec<_> = flows
-            .iter()
-            .filter_map(|flow| Some((*carried.get(&flow.id)?, flow)))
-            .collect();
+        let known = |c: &Carried| Some((c.class, self.splicer().pair(c.handle.id()?)?));
+        let mut flows: Vec<_> = self.carried.lock().values().filter_map(known).collect();
         flows.sort_by(|(class, flow), (other_class, other)| {
             other_class
                 .cmp(class)

@@ -64,16 +64,16 @@ async fn record_all(splicer: &Splicer, log: &AccessLog, interval: Duration) {
     let asked = splicer.clone();
     // The list of a million flows takes its time.
     let listed = tokio::task::spawn_blocking(move || asked.flows()).await;
-    let mut flows = listed.unwrap_or_default();
-    flows.retain(|flow| matches!(flow.state, FlowState::Dormant | FlowState::Detached));
-    let parts = u32::try_from(flows.len().div_ceil(AT_ONCE)).unwrap_or(u32::MAX);
-    let mut flows = flows.into_iter().peekable();
-    while flows.peek().is_some() {
+    let Ok(mut flows) = listed else { return };
+    let parts = u32::try_from(flows.left().div_ceil(AT_ONCE)).unwrap_or(u32::MAX);
+    while flows.left() > 0 {
         let time = SystemTime::now();
         for info in flows.by_ref().take(AT_ONCE) {
-            log.write_flow(FlowRecord { time, info });
+            if matches!(info.state, FlowState::Dormant | FlowState::Detached) {
+                log.write_flow(FlowRecord { time, info });
+            }
         }
-        if flows.peek().is_some() {
+        if flows.left() > 0 {
             sleep(interval / 2 / parts).await;
         }
     }

@@ -7,12 +7,14 @@ use std::{
     time::Duration,
 };
 
+use serde::de::IgnoredAny;
+
 use super::{ErrorBody, Places};
 use crate::instance::InstanceName;
 
 /// Longest time for an answer; a daemon that needs longer is stuck.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Limit of an answer: more than a full table of flows, less than the memory.
+/// Limit of an answer: more than a million flows, less than the memory.
 const LONGEST_ANSWER: u64 = 1 << 30;
 /// Limit of the fields in an answer's head.
 const MOST_FIELDS: usize = 32;
@@ -39,6 +41,12 @@ pub enum ClientError {
         "the daemon ended before it answered; `longsplice status` says whether another one has taken its place"
     )]
     Ended,
+    /// The answer is too long to be held in memory.
+    #[error("the answer has more than {} MiB; `{curl}` prints it as it comes", LONGEST_ANSWER >> 20)]
+    TooLong {
+        /// Command that prints it.
+        curl: String,
+    },
     /// The connection failed.
     #[error("the daemon did not answer: {0}")]
     Io(io::Error),
@@ -123,9 +131,15 @@ fn exchange(mut stream: UnixStream, method: &str, path: &str, body: &str) -> Res
         body.len()
     )?;
     let mut bytes = Vec::new();
-    stream.take(LONGEST_ANSWER).read_to_end(&mut bytes)?;
+    let length = (&stream).take(LONGEST_ANSWER).read_to_end(&mut bytes)?;
+    if length as u64 == LONGEST_ANSWER {
+        let socket = stream.peer_addr()?;
+        let socket = socket.as_pathname().unwrap_or(Path::new("SOCKET"));
+        let curl = format!("curl --unix-socket {} http://longsplice{path}", socket.display());
+        return Err(ClientError::TooLong { curl });
+    }
     let answer = Answer::parse(&bytes)?;
-    if answer.body.len() < answer.length {
+    if answer.is_cut() {
         return Err(ClientError::Ended);
     }
     match answer.status {
@@ -151,8 +165,8 @@ pub(crate) fn refusal(answer: &[u8]) -> String {
 /// Answer of a daemon, of which the end may lack.
 struct Answer<'b> {
     status: u16,
-    /// Length of the body, as the head says; 0 if it does not.
-    length: usize,
+    /// Length of the body, if the head says it.
+    length: Option<usize>,
     /// Bytes of the body that came.
     body: &'b [u8],
 }
@@ -174,9 +188,17 @@ impl<'b> Answer<'b> {
         let length = said.and_then(|field| std::str::from_utf8(field.value).ok()?.parse().ok());
         Ok(Answer {
             status: head.code.unwrap_or_default(),
-            length: length.unwrap_or_default(),
+            length,
             body: bytes.get(end..).unwrap_or_default(),
         })
+    }
+
+    /// Returns true if the end lacks. A list that comes in parts has no length: it ends where its JSON does.
+    fn is_cut(&self) -> bool {
+        match self.length {
+            Some(length) => self.body.len() < length,
+            None => serde_json::from_slice::<IgnoredAny>(self.body).is_err_and(|e| e.is_eof()),
+        }
     }
 
     /// Returns the error that it tells, or else its status.
@@ -219,7 +241,13 @@ mod tests {
     #[test]
     fn what_a_replaced_daemon_leaves_unanswered_its_successor_is_asked() {
         const WHOLE: &str = "HTTP/1.0 200 OK\r\ncontent-length: 5\r\n\r\n[1,2]";
-        for cut in ["", "HTTP/1.0 200 OK\r\nconte", &WHOLE[..WHOLE.len() - 1]] {
+        const IN_PARTS: &str = "HTTP/1.0 200 OK\r\n\r\n[1,2";
+        for cut in [
+            "",
+            "HTTP/1.0 200 OK\r\nconte",
+            &WHOLE[..WHOLE.len() - 1],
+            IN_PARTS,
+        ] {
             let answered = requested("GET", vec![cut, WHOLE]);
             assert_eq!(answered.unwrap(), "[1,2]", "{cut:?}");
             // It may have done what it was told.

@@ -6,6 +6,7 @@
 
 mod claim;
 pub mod client;
+pub(crate) mod listing;
 mod places;
 pub mod server;
 pub mod servers;
@@ -57,6 +58,8 @@ pub struct Admin {
     pub(crate) handover: mpsc::Sender<Handover>,
     /// Place of a successor that is starting: there is one at a time, and the last one keeps it.
     pub(crate) successor: Arc<Semaphore>,
+    /// Places of lists of flows that are being sent.
+    pub(crate) listings: Arc<Semaphore>,
     /// Start of the daemon, on the monotonic clock.
     pub started: Instant,
     /// Start of the daemon, on the wall clock.
@@ -129,25 +132,6 @@ pub enum Listed {
 }
 
 impl Admin {
-    /// Returns all flows, then the connections that were passed through.
-    pub fn flows(&self) -> Vec<Listed> {
-        let flows = self
-            .shared
-            .splicer
-            .flows()
-            .into_iter()
-            .map(Box::new)
-            .map(Listed::Flow);
-        let passed = self
-            .accelerator
-            .as_ref()
-            .map(|a| a.passed_through())
-            .unwrap_or_default();
-        flows
-            .chain(passed.into_iter().map(Listed::PassedThrough))
-            .collect()
-    }
-
     /// Returns the status.
     pub fn status(&self) -> Status {
         let log = &self.shared.access_log;

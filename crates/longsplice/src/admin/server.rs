@@ -25,7 +25,7 @@ use tokio::{
 };
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{Admin, claim::Claim, error, servers};
+use super::{Admin, claim::Claim, error, listing, servers};
 use crate::{
     accelerator::AgainReason,
     access_log::End,
@@ -48,7 +48,7 @@ pub fn serve(claim: &Claim, admin: Admin) -> io::Result<AbortOnDropHandle<()>> {
 fn router(admin: Arc<Admin>) -> Router {
     Router::new()
         .route("/status", get(status))
-        .route("/flows", get(flows))
+        .route("/flows", get(listing::flows))
         .route("/rules", get(rules).put(load_rules).delete(clear_rules))
         .route("/flows/{id}/splice", post(splice))
         .route("/flows/{id}/unsplice", post(unsplice))
@@ -60,7 +60,7 @@ fn router(admin: Arc<Admin>) -> Router {
         .with_state(admin)
 }
 
-/// Builds an answer on a blocking thread: it may list a million flows, and connections must not wait for that.
+/// Builds an answer on a blocking thread: connections must not wait for that.
 async fn read<T: Serialize>(admin: &Arc<Admin>, what: impl FnOnce(&Admin) -> T + Send + 'static) -> Response {
     let admin = Arc::clone(admin);
     match tokio::task::spawn_blocking(move || Json(what(&admin)).into_response()).await {
@@ -71,10 +71,6 @@ async fn read<T: Serialize>(admin: &Arc<Admin>, what: impl FnOnce(&Admin) -> T +
 
 async fn status(State(admin): State<Arc<Admin>>) -> Response {
     read(&admin, Admin::status).await
-}
-
-async fn flows(State(admin): State<Arc<Admin>>) -> Response {
-    read(&admin, Admin::flows).await
 }
 
 async fn splice(State(admin): State<Arc<Admin>>, Path(id): Path<String>) -> Response {

@@ -135,7 +135,7 @@ impl Cell<'_> {
     fn wait(&self, pair: &Pair, depth: Depth) -> Result<(), RelayReason> {
         let client = pair.client.stream.local_addr().unwrap();
         let find = || {
-            let mut flows = self.library.splicer().flows().into_iter();
+            let mut flows = self.library.splicer().flows();
             // A client has the same port toward several listeners.
             flows.find(|flow| (flow.client.peer, flow.client.local) == (client, self.front))
         };

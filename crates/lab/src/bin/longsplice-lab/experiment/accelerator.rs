@@ -120,7 +120,7 @@ impl Accelerator {
     fn ask(&self, method: &str, path: &str) -> Option<(String, String)> {
         let mut socket = UnixStream::connect(file(&self.instance, "sock")).ok()?;
         socket.set_read_timeout(Some(PATIENCE)).ok()?;
-        let head = "HTTP/1.1\r\nhost: longsplice\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+        let head = "HTTP/1.0\r\nhost: longsplice\r\ncontent-length: 0\r\n\r\n";
         write!(socket, "{method} {path} {head}").ok()?;
         let mut answer = String::new();
         socket.read_to_string(&mut answer).ok()?;
