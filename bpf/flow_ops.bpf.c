@@ -12,16 +12,22 @@
 /* Never read: it brings the types into BTF. */
 const volatile struct ls_types types_for_rust = {};
 
-/* Merges the second half of a record, so that nothing goes back: a segment may have noted more on either
- * side. */
-static __always_inline void merge(struct ls_record *to, const struct ls_record *from)
+/* Merges what a segment notes only once it may pass, so that nothing goes back: see may_still_pass(). */
+static __always_inline void merge_late(struct ls_record *to, const struct ls_record *from)
 {
 	to->seen |= from->seen;
 	to->last_seen = seq_max(to->last_seen, from->last_seen);
+	seq_advance(&to->ts_high, from->ts_high);
+}
+
+/* Merges the second half of a record, so that nothing goes back: a segment may have noted more on either
+ * side. Numbers that 2 GiB of the stream have passed since would seem to be ahead. */
+static __always_inline void merge(struct ls_record *to, const struct ls_record *from)
+{
+	merge_late(to, from);
 	seq_advance(&to->rx_end, once(&from->rx_end));
 	seq_advance(&to->rx_ack, from->rx_ack);
 	seq_advance(&to->rx_edge, from->rx_edge);
-	seq_advance(&to->ts_high, from->ts_high);
 	if (to->tat < from->tat)
 		to->tat = from->tat;
 }
@@ -75,7 +81,7 @@ static __always_inline void merge_side(struct ls_slot *slot, int side, const str
 	struct ls_record *rec = record_of(slot, key);
 
 	if (rec && placement_of(rec) == LS_DETACHED)
-		merge(rec, &slot->leg[side].rec);
+		merge_late(rec, &slot->leg[side].rec);
 }
 
 /* Moves a flow from its slot into its records. Returns 0; 1 if a record is gone, because a new connection has
@@ -97,7 +103,7 @@ int demote(struct ls_move *move)
 	    __sync_val_compare_and_swap(&slot->mode, LS_FINAL, LS_MOVED) != LS_FINAL)
 		return 2;
 	gone = demote_side(slot, arg, LS_CLIENT) | demote_side(slot, arg, LS_SERVER);
-	/* Merge what a segment noted in the slot after it was copied: see may_still_pass(). */
+	/* Merge what a segment noted in the slot after it was copied. A later call does no more than that. */
 	merge_side(slot, LS_CLIENT, &arg->key[LS_CLIENT]);
 	merge_side(slot, LS_SERVER, &arg->key[LS_SERVER]);
 	return gone;

@@ -22,13 +22,18 @@ pub struct Transfer {
     step: u8,
 }
 
+/// Merges what a segment notes only once it may pass, so that nothing goes back.
+fn merge_late(to: &mut Record, from: &Record) {
+    to.seen |= from.seen;
+    seq_advance(&mut to.ts_high, from.ts_high);
+}
+
 /// Merges the second half of a record, so that nothing goes back: a segment may have noted more on either side.
 fn merge(to: &mut Record, from: &Record) {
-    to.seen |= from.seen;
+    merge_late(to, from);
     seq_advance(&mut to.rx_end, from.rx_end);
     seq_advance(&mut to.rx_ack, from.rx_ack);
     seq_advance(&mut to.rx_edge, from.rx_edge);
-    seq_advance(&mut to.ts_high, from.ts_high);
 }
 
 impl Transfer {
@@ -78,7 +83,7 @@ fn demote(flow: &mut Flow, step: u8) -> bool {
                 ..from
             };
         }
-        (3 | 4, Some(rec)) if rec.placement == Placement::Detached => merge(rec, &from),
+        (3 | 4, Some(rec)) if rec.placement == Placement::Detached => merge_late(rec, &from),
         _ => {}
     }
     step >= 4

@@ -38,6 +38,23 @@ fn a_dormant_pair_comes_back_by_command_behind_gigabytes() {
     pair.close();
 }
 
+/// The daemon is killed before it frees the slot that the flow has left.
+#[test]
+fn a_flow_whose_daemon_was_killed_as_it_was_detached_runs_on_behind_gigabytes() {
+    let mut bed = Bed::new("gb-killed", Policy::DETACHED);
+    let mut pair = bed.connect_spliced("detached");
+    bed.daemon.kill();
+    send_long(&mut pair);
+    bed.daemon.start(&bed.net.forwarder);
+    // It frees the slots of the daemon before at the latest as it ends.
+    bed.daemon.terminate();
+    bed.daemon.join();
+    pair.exchange(100_000);
+    bed.daemon.start(&bed.net.forwarder);
+    pair.exchange(100_000);
+    pair.close();
+}
+
 #[test]
 fn the_bytes_of_a_detached_pair_are_counted_beyond_gigabytes() {
     let desk = Desk::new("gb-count");

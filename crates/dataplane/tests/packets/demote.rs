@@ -11,6 +11,8 @@ use crate::support::{
 
 /// Offset of `leg[0].rec.seen` in a slot.
 const SEEN: usize = 16 + 19;
+/// Offset of `leg[0].rec.rx_end`, which `rx_ack` and `rx_edge` follow.
+const RX_END: usize = 16 + 40;
 
 /// Returns the directions, the client side's first.
 fn records(flow: &Flow) -> Vec<Direction> {
@@ -122,6 +124,30 @@ fn the_second_call_merges_what_was_under_way() {
         (9, flow.plan.peer[0] + 9, flow.plan.local[0], true, false)
     );
     assert!(!all[1].fin);
+}
+
+/// The flow has run on for 3 GiB since its first call: the numbers in the slot seem to be 1 GiB ahead.
+#[test]
+fn the_second_call_takes_no_numbers_that_the_stream_has_left_behind() {
+    let flow = Flow::dormant(Plan::default());
+    flow.demote().expect("demoted");
+    let slots = pinned(&flow, "slots");
+    let key = flow.slot().index().to_ne_bytes();
+    let mut value = slots
+        .lookup(&key, MapFlags::ANY)
+        .expect("the map")
+        .expect("the slot");
+    for number in value[RX_END..RX_END + 12].chunks_exact_mut(4) {
+        let ahead = u32::from_ne_bytes(number.try_into().expect("four bytes")).wrapping_add(1 << 30);
+        number.copy_from_slice(&ahead.to_ne_bytes());
+    }
+    slots.update(&key, &value, MapFlags::ANY).expect("written");
+    let before: Vec<_> = records(&flow).iter().map(soft).collect();
+    flow.demote().expect("demoted again");
+    assert_eq!(records(&flow).iter().map(soft).collect::<Vec<_>>(), before);
+    for side in Side::BOTH {
+        flow.forwards(side, &flow.peer_segment(side), &mut flow.reference(side));
+    }
 }
 
 #[test]

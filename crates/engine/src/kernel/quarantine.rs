@@ -9,20 +9,27 @@ use tokio::time::Instant;
 /// Time that a slot stays after its flow has left it.
 pub(crate) const QUARANTINE: Duration = Duration::from_millis(100);
 
+/// Longest time for which notes in a slot count. They stay as they are while the flow runs on: a daemon that was stopped
+/// might take a timestamp that has gone half around for one ahead.
+const NOTES_COUNT: Duration = Duration::from_secs(1);
+
 /// Slot that its flow has left.
 #[derive(Debug)]
 struct LeftSlot {
     slot: Slot,
-    legs: PerSide<Leg>,
-    interfaces: PerSide<u32>,
+    /// Place of the flow: its legs and the interfaces toward the far ends. `None`: notes in the slot do not count.
+    place: Option<(PerSide<Leg>, PerSide<u32>)>,
     since: Instant,
 }
 
 impl LeftSlot {
     /// Collects what segments noted in the slot after it was left, and frees it.
     fn free(self, plane: &Dataplane) {
-        if self.slot.mode() == Mode::Moved {
-            let _ = plane.demote(&self.slot, self.legs, self.interfaces);
+        if let Some((legs, interfaces)) = self.place
+            && self.slot.mode() == Mode::Moved
+            && self.since.elapsed() < NOTES_COUNT
+        {
+            let _ = plane.demote(&self.slot, legs, interfaces);
         }
     }
 }
@@ -34,13 +41,17 @@ pub(crate) struct Quarantine(Mutex<Vec<LeftSlot>>);
 impl Quarantine {
     /// Takes a slot. `interfaces`: those toward the far ends, 0 if unknown.
     pub(crate) fn put(&self, slot: Slot, legs: PerSide<Leg>, interfaces: PerSide<u32>) {
-        let left = LeftSlot {
-            slot,
-            legs,
-            interfaces,
-            since: Instant::now(),
-        };
-        self.0.lock().push(left);
+        self.hold(slot, Some((legs, interfaces)));
+    }
+
+    /// Takes a slot that its flow has left at an unknown time.
+    pub(crate) fn put_old(&self, slot: Slot) {
+        self.hold(slot, None);
+    }
+
+    fn hold(&self, slot: Slot, place: Option<(PerSide<Leg>, PerSide<u32>)>) {
+        let since = Instant::now();
+        self.0.lock().push(LeftSlot { slot, place, since });
     }
 
     /// Frees the slots that came at least `age` ago.

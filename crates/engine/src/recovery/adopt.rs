@@ -25,7 +25,7 @@ pub(crate) fn adopt(context: &Context, orphans: Vec<Slot>) {
     for slot in orphans {
         let legs = plane.legs(&slot);
         if slot.mode() == Mode::Moved {
-            kernel.quarantine.put(slot, legs, PerSide::both(0));
+            kernel.quarantine.put_old(slot);
         } else if slot.mode() == Mode::Final || slot.transition(Mode::Freeze, Mode::Final) {
             if let Err(error) = plane.demote(&slot, legs, PerSide::both(0)) {
                 tracing::warn!(%error, "cannot adopt a dormant flow");
