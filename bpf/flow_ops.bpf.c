@@ -180,6 +180,37 @@ static __always_inline int copy_side(struct ls_slot *slot, int side, const struc
 	return 0;
 }
 
+/* The word of a record that has its placement. */
+union placed {
+	__u32 word;
+	struct {
+		__u8 scales, traits, placement, seen;
+	};
+};
+_Static_assert(offsetof(struct ls_record, scales) % 4 == 0, "an atomic operation reaches it");
+_Static_assert(offsetof(struct ls_record, seen) - offsetof(struct ls_record, scales) == 3,
+	       "as in union placed");
+
+/* Changes the placement of a record from DETACHED to SLOTTED. Returns 0, or 1 if it is not detached: a SYN
+ * may have taken it, see give_way(). Each failed try means that a segment noted something in the same word;
+ * four are enough. */
+static __always_inline int place_in_slot(struct ls_record *rec)
+{
+	__u32 *word = (__u32 *)&rec->scales;
+	int i;
+
+	for (i = 0; i < 4; i++) {
+		union placed was = {.word = *(volatile __u32 *)word}, now = was;
+
+		if ((was.placement & ~LS_ARMED) != LS_DETACHED)
+			return 1;
+		now.placement = LS_SLOTTED | (was.placement & LS_ARMED);
+		if (__sync_val_compare_and_swap(word, was.word, now.word) == was.word)
+			return 0;
+	}
+	return 1;
+}
+
 /* Makes the slot the current place of a direction. Returns 0, or 1 if the record is gone or is not a detached
  * flow's. */
 static __always_inline int promote_side(struct ls_slot *slot, __u32 index, int side,
@@ -192,8 +223,8 @@ static __always_inline int promote_side(struct ls_slot *slot, __u32 index, int s
 		return 1;
 	__sync_lock_test_and_set(&slot->barrier, 0);
 	rec->where = index;
-	*(volatile __u8 *)&rec->placement = LS_SLOTTED | (rec->placement & LS_ARMED);
-	__sync_lock_test_and_set(&slot->barrier, 0);
+	if (place_in_slot(rec))
+		return 1;
 	/* Merge what a segment noted meanwhile: see may_still_pass(). */
 	merge(to, rec);
 	slot->leg[side].rx_ts = to->ts_high - to->tsval_off;
