@@ -158,11 +158,11 @@ static __always_inline void set_macs(struct headers *h, const __u8 *macs)
 	__builtin_memcpy(eth_of(h), macs, 2 * ETH_ALEN);
 }
 
-/* Returns the fields besides addresses and ports that a routing rule may match: DSCP of IPv4 as far as it was
- * TOS, traffic class and flow label of IPv6. */
+/* Returns the fields besides addresses and ports that a routing rule may match: DSCP of IPv4, traffic class
+ * and flow label of IPv6. Kernels before Linux 6.13 look at the three lower bits of DSCP only. */
 static __always_inline __be32 class_of(const struct headers *h)
 {
-	return is_v6(h) ? *(const __be32 *)&h->v6.ip & bpf_htonl(0x0fffffff) : h->v4.ip.tos & 0x1c;
+	return is_v6(h) ? *(const __be32 *)&h->v6.ip & bpf_htonl(0x0fffffff) : h->v4.ip.tos & 0xfc;
 }
 
 static __always_inline void addresses_to_fib(struct bpf_fib_lookup *fib, const struct headers *h)
