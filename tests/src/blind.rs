@@ -88,6 +88,13 @@ impl Blind {
         kind
     }
 
+    /// Sends a SYN with guessed numbers.
+    pub fn guess_syn(&mut self) {
+        let tcp = self.segment(self.peer, self.ours, SYN);
+        let packet = self.ip(TCP, &tcp, None);
+        self.outlet.send(&packet, self.ours.ip());
+    }
+
     /// Builds a segment between two addresses, with guessed numbers.
     fn segment(&mut self, from: SocketAddr, to: SocketAddr, flags: u8) -> Vec<u8> {
         let numbers = [0; 2].map(|_| self.rng.u64(..) as u32);

@@ -2,23 +2,31 @@
 
 use std::{fs, io::ErrorKind};
 
+use longsplice_engine::Side;
 use longsplice_lab::{Line, Namespace};
-use longsplice_tests::{SOON, eventually, silent::Silent, soon};
+use longsplice_repair::tcp_info;
+use longsplice_tests::{SOON, blind::Blind, eventually, rng, silent::Silent, soon};
 
-use crate::accelerate::{Node, passed_through, router, totals};
+use crate::accelerate::{Node, long_path, passed_through, router, totals};
 
-/// States of `/proc/net/tcp`.
+/// States of `/proc/net/tcp`, and of `tcp6`.
 const ESTABLISHED: &str = "01";
-const SYN_RECEIVED: &str = "03";
+pub(crate) const SYN_RECEIVED: &str = "03";
+pub(crate) const TIME_WAIT: &str = "06";
 
 /// Number of forged SYNs.
 const SYNS: u16 = 3;
 
 /// Returns the number of sockets of a namespace that are in this state.
-fn in_state(namespace: &Namespace, state: &str) -> usize {
-    let list = namespace.run(|| fs::read_to_string("/proc/thread-self/net/tcp").unwrap());
+pub(crate) fn in_state(namespace: &Namespace, state: &str) -> usize {
+    let read = |name| fs::read_to_string(format!("/proc/thread-self/net/{name}")).unwrap();
+    let lists = namespace.run(|| ["tcp", "tcp6"].map(read)).unwrap();
     let has_state = |line: &&str| line.split_whitespace().nth(3) == Some(state);
-    list.unwrap().lines().filter(has_state).count()
+    lists
+        .iter()
+        .flat_map(|list| list.lines())
+        .filter(has_state)
+        .count()
 }
 
 /// Sends forged SYNs through a node, until the server has answered and the node has sockets for each of them.
@@ -83,4 +91,47 @@ fn a_client_may_acknowledge_after_the_end_of_the_node() {
         usize::from(SYNS),
         "no reset has come"
     );
+}
+
+/// Forged SYNs on a taken-over connection are answered by its socket, as without the node: the sender that they name keeps its
+/// window, and hears of few of them.
+#[test]
+fn a_forged_syn_takes_no_window_away() {
+    const SYNS: u64 = 100;
+    const FEW: i64 = 10;
+    let net = long_path("acc-forged-syn");
+    // Time in which a socket answers once, in milliseconds.
+    net.forwarder
+        .sysctl("net/ipv4/tcp_invalid_ratelimit", "600000")
+        .unwrap();
+    let node = Node::new(net, &["--min-gain", "1.0"]);
+    let mut pair = node.connect();
+    pair.exchange(100_000);
+    node.daemon.wait_state(pair.client_port(), &["relay"]);
+    let mut rng = rng();
+    for side in Side::BOTH {
+        let namespace = match side {
+            Side::Client => &node.net.client,
+            Side::Server => &node.net.server,
+        };
+        let counted = |namespace: &Namespace, name| namespace.snmp().unwrap().get(name);
+        let came = || counted(namespace, "Tcp.InSegs");
+        let challenged = || counted(&node.net.forwarder, "TcpExt.TCPSYNChallenge");
+        let (came_before, challenged_before) = (came(), challenged());
+        let stream = &pair.ends(side)[0].stream;
+        let (from, to) = (stream.local_addr().unwrap(), stream.peer_addr().unwrap());
+        let mut blind = Blind::new(namespace, rng.fork(), from, to);
+        (0..SYNS).for_each(|_| blind.guess_syn());
+        soon("an answer", || came() > came_before);
+        let window = tcp_info(stream).unwrap().snd_wnd();
+        assert!(window > Some(0), "{side:?}: {window:?}");
+        soon("all to be challenged", || {
+            challenged() - challenged_before == SYNS as i64
+        });
+        pair.exchange(1_000);
+        let answers = came() - came_before;
+        assert!(answers < FEW, "{side:?}: {answers} segments");
+    }
+    node.daemon.wait_state(pair.client_port(), &["relay"]);
+    pair.close();
 }

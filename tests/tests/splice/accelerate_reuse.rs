@@ -1,12 +1,13 @@
 //! Clients that use a port again while the node's socket of the last connection from there is in TIME-WAIT.
 
-use std::fs;
-
 use longsplice_engine::Side;
 use longsplice_lab::{Emulated, Family};
 use longsplice_tests::{Pair, connect_again};
 
-use crate::accelerate::{Node, passed_through, totals};
+use crate::{
+    accelerate::{Node, passed_through, totals},
+    accelerate_forged::{TIME_WAIT, in_state},
+};
 
 /// Returns a node between ends that have no TIME-WAIT of their own, with room for one connection.
 fn node(family: Family) -> Node<Emulated> {
@@ -27,21 +28,9 @@ fn close_first(node: &Node<Emulated>, pair: &mut Pair, side: Side) {
     first.expect_end();
     node.wait_status("the end", |status| status.accelerator.as_ref().unwrap().open == 0);
     assert!(
-        node.net.forwarder.run(lingering).unwrap() > 0,
+        in_state(&node.net.forwarder, TIME_WAIT) > 0,
         "no socket is in TIME-WAIT"
     );
-}
-
-/// Returns the number of sockets of this namespace that are in TIME-WAIT.
-fn lingering() -> usize {
-    let lists =
-        ["tcp", "tcp6"].map(|name| fs::read_to_string(format!("/proc/thread-self/net/{name}")).unwrap());
-    let is_lingering = |line: &&str| line.split_whitespace().nth(3) == Some("06");
-    lists
-        .iter()
-        .flat_map(|list| list.lines())
-        .filter(is_lingering)
-        .count()
 }
 
 /// Connects from the port of a connection that has ended.

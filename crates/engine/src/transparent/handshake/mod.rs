@@ -41,10 +41,7 @@ use self::{
 };
 use crate::{
     FlowHandle, Splicer,
-    kernel::{
-        announce::Announcer,
-        packet::{FLAG_ACK, Segment},
-    },
+    kernel::announce::Announcer,
     services::rules::{Action, Match, Network, Ports, Rule, RulePacket},
 };
 pub use known_servers::KnownServers;
@@ -218,7 +215,7 @@ impl Handshakes {
             }
             return Ok(None);
         }
-        if self.challenge(ends)? {
+        if self.challenge(packet, ends)? {
             return Ok(None);
         }
         let is_beyond_limit = self.pending.unanswered() >= MOST_UNANSWERED || self.pending.len() >= MOST;
@@ -355,27 +352,15 @@ impl Handshakes {
         }))
     }
 
-    /// Answers a SYN on a connection that has a socket here with an acknowledgement; a client that does not know the
-    /// connection resets it (RFC 5961 section 4).
-    fn challenge(&self, ends: Ends) -> io::Result<bool> {
-        let Some(plane) = self.splicer.context.plane() else {
-            return Ok(false);
-        };
-        let Ok(inspection) = plane.inspect(leg_of(ends)) else {
-            return Ok(false);
-        };
-        let (client, server) = ends;
-        let challenge = Segment {
-            from: server,
-            to: client,
-            seq: inspection.snd_nxt,
-            ack: inspection.rcv_nxt,
-            flags: FLAG_ACK,
-            window: 0,
-            timestamps: None,
-        };
-        self.send_marked(client, &challenge.bytes())?;
-        Ok(true)
+    /// Lets a SYN in on a connection that has a socket here. That socket answers it with an acknowledgement, no more often than
+    /// the kernel allows; a client that does not know the connection resets it (RFC 5961 sections 4 and 7).
+    fn challenge(&self, packet: &RulePacket, ends: Ends) -> io::Result<bool> {
+        let plane = self.splicer.context.plane();
+        let has_socket = plane.is_some_and(|plane| plane.inspect(leg_of(ends)).is_ok());
+        if has_socket {
+            self.splicer.let_in(packet)?;
+        }
+        Ok(has_socket)
     }
 
     /// Sends a SYN on. It is tracked, since the connection may still pass through.
