@@ -26,9 +26,6 @@ struct Crowded {
 impl Crowded {
     fn new(name: &str, max_connections: &str) -> Crowded {
         let preferred = line("198.18.1.1/32");
-        let net = long_path(name);
-        let nodad = nodad(net.family());
-        ip(&net.client, &format!("addr add 198.18.1.9/24 dev c0 {nodad}"));
         let more = [
             "--min-gain",
             "1.0",
@@ -38,8 +35,15 @@ impl Crowded {
             &preferred,
             "--verbose",
         ];
+        Crowded::of(Node::new(long_path(name), &more))
+    }
+
+    fn of(node: Node<Emulated>) -> Crowded {
+        let nodad = nodad(node.net.family());
+        let other = format!("addr add 198.18.1.9/24 dev c0 {nodad}");
+        ip(&node.net.client, &other);
         Crowded {
-            node: Node::new(net, &more),
+            node,
             other: addr("198.18.1.9"),
         }
     }
@@ -194,6 +198,39 @@ fn idle_connections_are_released_when_memory_runs_short() {
     let status = node.wait_status("a release", |s| totals(s).1 > 0);
     assert_eq!(passed_through(&status, "memory"), 0);
     drop((connected, accepted));
+}
+
+/// A connection whose reader has stopped is the first to be asked when memory runs short, and cannot be released. Others are.
+#[test]
+fn a_stopped_reader_holds_no_release_up() {
+    /// Length of a name that gives the process a size from which connections are released.
+    const NAME: usize = 8 << 20;
+    let (name, preferred) = ("x".repeat(NAME), line("198.18.1.1/32"));
+    let config = |memory: &str| {
+        let class = format!("[[accelerate.class]]\nname = \"{name}\"\nnetworks = \"{preferred}\"");
+        Config::new()
+            .set(&format!("memory = \"{memory}\""))
+            .set("[accelerate]\ninside = \"f0\"\noutside = \"f1\"\nmin_gain = 1.0")
+            .set(&class)
+    };
+    let crowded = Crowded::of(Node::with(long_path("acc-stopped"), Daemon::of(&config("none"))));
+    let node = &crowded.node;
+    let (mut stopped, waiting) = crowded.stopped();
+    let mut others = [(); 3].map(|()| {
+        let mut pair = crowded.preferred();
+        pair.exchange(1_000);
+        pair
+    });
+    let limit = (node.daemon.memory_kib("RssAnon") << 10) / 4 * 5;
+    node.daemon.change(&config(&format!("{limit}B"))).unwrap();
+    node.wait_status("the release of all but one", |s| totals(s).1 == 3);
+    assert!(!crowded.is_released(&stopped));
+    stopped.client.receive(waiting);
+    soon("its release", || crowded.is_released(&stopped));
+    for pair in others.iter_mut().chain([&mut stopped]) {
+        pair.exchange(1_000);
+        pair.close();
+    }
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::{
 };
 
 use longsplice_engine::{
-    FlowHandle, FlowId, FlowInfo, PerSide, RequestError, handshake::Step, reason::SpliceReason,
+    FlowHandle, FlowId, FlowInfo, FlowState, PerSide, RequestError, handshake::Step, reason::SpliceReason,
 };
 use tokio::{
     task::JoinSet,
@@ -21,6 +21,10 @@ const AGAIN: Duration = Duration::from_millis(50);
 
 /// Divisor for the share of connections that is released at once when memory runs short; at least one is released.
 const SHARE: usize = 20;
+
+/// Number of connections that are asked at a time when memory runs short. Each attempt takes some round trips, up to 20 or a
+/// second where a reader has stopped.
+const AT_ONCE: usize = 64;
 
 /// Time for which a connection that could not be released keeps its room. Each attempt holds its ends up.
 const PAUSE: Duration = Duration::from_secs(5);
@@ -104,12 +108,8 @@ impl Accelerator {
         let (accelerator, began) = (Arc::clone(self), Instant::now());
         let release = async move {
             while let Some((number, id)) = asked {
-                match accelerator.splicer().request_splice(id).await {
-                    Ok(()) | Err(RequestError::AlreadySpliced(_)) => return,
-                    Err(error) => tracing::debug!(flow = %id, %error, "it was to make room, and stays"),
-                }
-                if let Some(stays) = accelerator.carried.lock().get_mut(&number) {
-                    stays.room = Room::Refused(Instant::now());
+                if accelerator.gives_room(number, id).await {
+                    return;
                 }
                 // Ask none a second time.
                 let may_go_on = began.elapsed() < PAUSE;
@@ -141,8 +141,25 @@ impl Accelerator {
         Some((number, id))
     }
 
-    /// Releases a share of the connections because memory runs short: those in which the least has passed lately.
-    /// Does nothing while an earlier call is still at it.
+    /// Asks a connection for its room. Returns false if it stays: then it is not asked again for a while.
+    async fn gives_room(&self, number: u64, id: FlowId) -> bool {
+        self.note_room(number, Room::Asked);
+        match self.splicer().request_splice(id).await {
+            Ok(()) | Err(RequestError::AlreadySpliced(_)) => return true,
+            Err(error) => tracing::debug!(flow = %id, %error, "it was to make room, and stays"),
+        }
+        self.note_room(number, Room::Refused(Instant::now()));
+        false
+    }
+
+    fn note_room(&self, number: u64, room: Room) {
+        if let Some(carried) = self.carried.lock().get_mut(&number) {
+            carried.room = room;
+        }
+    }
+
+    /// Releases a share of the connections because memory runs short: those in which the least has passed lately, but for
+    /// those that could not be released a moment ago. Does nothing while an earlier call is still at it.
     pub(crate) fn relieve(self: &Arc<Self>) {
         if !self.relieving.swap(true, Ordering::Relaxed) {
             let accelerator = Arc::clone(self);
@@ -153,18 +170,28 @@ impl Accelerator {
         }
     }
 
-    async fn release_least_useful(&self) {
-        let known = |c: &Carried| Some((c.class, self.splicer().pair(c.handle.id()?)?));
-        let mut flows: Vec<_> = self.carried.lock().values().filter_map(known).collect();
-        flows.sort_by(|(class, flow), (other_class, other)| {
+    async fn release_least_useful(self: &Arc<Self>) {
+        let known = |(&number, c): (&u64, &Carried)| {
+            let flow = self.splicer().pair(c.may_be_asked()?)?;
+            // Leave out those that are on their way to a splice, or from one.
+            (flow.state == FlowState::Relay).then_some((number, c.class, flow))
+        };
+        let mut flows: Vec<_> = self.carried.lock().iter().filter_map(known).collect();
+        flows.sort_by(|(_, class, flow), (_, other_class, other)| {
             other_class
                 .cmp(class)
                 .then(usefulness(flow).total_cmp(&usefulness(other)))
         });
-        for (_, flow) in flows.iter().take(flows.len().div_ceil(SHARE)) {
-            // One that cannot be spliced now stays; memory is asked for again soon.
-            let _ = self.splicer().request_splice(flow.id).await;
+        flows.truncate(flows.len().div_ceil(SHARE));
+        let mut asked = JoinSet::new();
+        for (number, _, flow) in flows {
+            if asked.len() >= AT_ONCE {
+                asked.join_next().await;
+            }
+            let accelerator = Arc::clone(self);
+            asked.spawn(async move { accelerator.gives_room(number, flow.id).await });
         }
+        asked.join_all().await;
     }
 
     /// Takes no connection over any more, and releases all that it has, busy ones and those that wait for their server too, for
