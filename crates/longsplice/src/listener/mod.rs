@@ -20,7 +20,7 @@ mod tracker;
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Weak, atomic::AtomicU64},
+    sync::{Arc, atomic::AtomicU64},
 };
 
 use arc_swap::ArcSwap;
@@ -43,8 +43,8 @@ pub use tracker::Tracker;
 
 use crate::{access_log::AccessLog, http::Threshold, memory::Memory, resources::Resources};
 
-/// Settings by the number of their listener. A listener that is gone keeps its settings while it has connections.
-type Generation = HashMap<u64, (Weak<Service>, Arc<Settings>)>;
+/// Settings by the number of their listener, for the listeners that the last reload has left in force.
+type Generation = HashMap<u64, Arc<Settings>>;
 
 /// State that all listeners of a process share.
 #[derive(Debug)]
@@ -92,14 +92,18 @@ impl Shared {
         shared
     }
 
-    /// Changes the settings of all listeners at once: no task sees settings of two generations.
+    /// Changes the settings of all listeners at once: no task sees settings of two generations. A listener that is not
+    /// among the changes keeps its last ones.
     pub(crate) fn switch(&self, changes: Vec<(Arc<Service>, Arc<Settings>)>) {
-        let mut next = Generation::clone(&self.generation.load());
-        next.retain(|_, (service, _)| service.strong_count() > 0);
-        for (service, settings) in changes {
-            service.prepare(&settings);
-            next.insert(service.number, (Arc::downgrade(&service), settings));
+        let mut next = Generation::with_capacity(changes.len());
+        for (service, settings) in &changes {
+            service.prepare(settings);
+            next.insert(service.number, Arc::clone(settings));
         }
         self.generation.store(Arc::new(next));
+        // Release those before: they hold upstreams and certificates that may be gone.
+        for (service, settings) in changes {
+            service.own.store(settings);
+        }
     }
 }

@@ -9,6 +9,7 @@ use std::{
     },
 };
 
+use arc_swap::ArcSwap;
 use longsplice_engine::Splicer;
 use longsplice_repair::options;
 use serde::{Deserialize, Serialize};
@@ -25,8 +26,8 @@ use crate::{
 pub struct Service {
     /// Key of its settings in [`Shared::generation`].
     pub(super) number: u64,
-    /// Settings until the first reload.
-    initial: Arc<Settings>,
+    /// Settings where [`Shared::generation`] has none: those of a new listener, or the last ones of one that is gone.
+    pub(super) own: ArcSwap<Settings>,
     /// True once a reload has removed it.
     is_gone: AtomicBool,
     pub(super) shared: Arc<Shared>,
@@ -77,7 +78,7 @@ impl Service {
             counts,
             splice_delay: SpliceDelay::default(),
             slots: Slots::new(settings.listener.max_connections),
-            initial: Arc::new(settings),
+            own: ArcSwap::from_pointee(settings),
             is_gone: AtomicBool::new(false),
             shared,
             open: AtomicU64::new(0),
@@ -88,8 +89,8 @@ impl Service {
     /// Returns the settings of new connections and requests.
     pub fn settings(&self) -> Arc<Settings> {
         let generation = self.shared.generation.load();
-        let changed = generation.get(&self.number).map(|(_, settings)| settings);
-        Arc::clone(changed.unwrap_or(&self.initial))
+        let changed = generation.get(&self.number).map(Arc::clone);
+        changed.unwrap_or_else(|| self.own.load_full())
     }
 
     /// Notes that the configuration in force has no such listener any more. A reload calls it before it looks at the
@@ -230,4 +231,29 @@ fn route_names(settings: &Settings) -> impl Iterator<Item = &str> {
         .routes()
         .iter()
         .map(|route| route.name.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::standing::tests::{begin, reload};
+    use super::*;
+
+    #[tokio::test]
+    async fn settings_are_released_when_others_replace_them_or_the_listener_ends() {
+        let (service, open) = begin("");
+        let first = Arc::downgrade(&service.settings());
+        reload(&service, 2, "");
+        assert!(first.upgrade().is_none(), "replaced");
+        let last = Arc::downgrade(&service.settings());
+        let shared = Arc::clone(&service.shared);
+        service.retire();
+        shared.switch(Vec::new());
+        assert_eq!(
+            service.settings().generation,
+            2,
+            "its connections still need them"
+        );
+        drop((service, open));
+        assert!(last.upgrade().is_none(), "gone");
+    }
 }

@@ -76,11 +76,19 @@ impl Upstreams {
     }
 
     /// Creates the upstreams of the next configuration. Servers that stay keep their state, idle connections and
-    /// queues. It takes effect at once, for connections of the old configuration too: call it when nothing can fail any
-    /// more.
+    /// queues; upstreams that are gone are not watched any more. It takes effect at once, for connections of the old
+    /// configuration too: call it when nothing can fail any more.
     #[must_use]
     pub fn next(&self, config: &Config, splicer: &Splicer) -> Upstreams {
-        Upstreams::build(config, splicer, Some(self), &self.names)
+        let next = Upstreams::build(config, splicer, Some(self), &self.names);
+        for (before, after) in [
+            (&self.by_name, &next.by_name),
+            (&self.by_listener, &next.by_listener),
+        ] {
+            let gone = before.iter().filter(|(name, _)| !after.contains_key(*name));
+            gone.for_each(|(_, upstream)| upstream.state.retire());
+        }
+        next
     }
 
     fn build(

@@ -135,6 +135,20 @@ impl UpstreamState {
         self.rebuild(&mut inner);
     }
 
+    /// Ends what it does by itself, because no configuration has it any more: checks, look-ups and idle connections.
+    /// Connections that still belong to it get servers at the addresses that are known by now.
+    pub(super) fn retire(self: &Arc<Self>) {
+        let config = UpstreamConfig {
+            health: None,
+            max_idle: 0,
+            ..UpstreamConfig::clone(&self.config())
+        };
+        self.configure(&Arc::new(config));
+        let mut inner = self.inner.lock();
+        inner.lookups.iter_mut().for_each(|(_, task)| *task = None);
+        inner.backends.members.iter().for_each(|m| m.server.idle.clear());
+    }
+
     /// Applies new addresses of an entry.
     fn relocate(self: &Arc<Self>) {
         self.rebuild(&mut self.inner.lock());
@@ -240,8 +254,13 @@ impl UpstreamState {
     }
 
     /// Applies the result of a check.
-    fn note_check(&self, server: &Server, result: Result<(), String>) {
+    pub(super) fn note_check(&self, server: &Server, result: Result<(), String>) {
         let why = result.clone().err().unwrap_or_default();
+        let mut inner = self.inner.lock();
+        // Ignore one that ended while a reload took the checks away: no later one would correct it.
+        if self.config().health.is_none() {
+            return;
+        }
         let Some(state) = server.checked(result, self.now()) else {
             return;
         };
@@ -250,7 +269,7 @@ impl UpstreamState {
             State::Up => tracing::info!(upstream, server, "the server is up"),
             _ => tracing::warn!(upstream, server, why, "the server is down: its checks fail"),
         }
-        self.serve(&mut self.inner.lock(), None);
+        self.serve(&mut inner, None);
     }
 
     /// Drains the servers of this name or undoes it, and returns how many entries or addresses have it.

@@ -97,3 +97,37 @@ async fn checks_begin_with_the_header_that_the_new_file_asks_for() {
         assert!(sent.is_ok(), "no check sent {header:?}");
     }
 }
+
+#[tokio::test]
+async fn an_upstream_that_is_gone_does_nothing_by_itself() {
+    let a = Backend::new().await;
+    let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    let of_the_test = tasks();
+    let name = format!("servers = [\"localhost:{}\"]", a.address.port());
+    let all = upstreams(&format!("{name}\nhealth = {{ tcp = true, interval = \"1m\" }}"));
+    let u = all.get("u").unwrap();
+    let guest = Guest::new().await;
+    let (one, other) = (
+        u.lease_for(&guest).await.unwrap(),
+        u.lease_for(&guest).await.unwrap(),
+    );
+    one.tenure.give_back(one.stream, None);
+    until("it is checked", || u.server(0).last_check.is_some()).await;
+    assert_eq!(
+        (u.server(0).idle, tasks()),
+        (1, of_the_test + 3),
+        "a look-up, a check, a sweep"
+    );
+
+    let text = "[[listener]]\nlisten = \":1\"\nto = \"127.0.0.1:2\"\n";
+    let _next = all.next(&config::parse(Path::new("t.toml"), text).unwrap(), &splicer());
+    until("its tasks end", || tasks() == of_the_test).await;
+    assert_eq!((u.server(0).idle, u.server(0).open), (0, 1));
+    other.tenure.give_back(other.stream, None);
+    assert_eq!((u.server(0).idle, u.server(0).open), (0, 0));
+    u.state
+        .note_check(&u.state.first(), Err("a check was under way".into()));
+    assert_eq!(u.server(0).state, "up");
+    // A session of a listener that is gone, too, goes on with its next request.
+    assert_eq!(u.lease_for(&guest).await.unwrap().address(), a.address);
+}
