@@ -18,6 +18,7 @@ use tokio::{
     net::TcpStream,
     runtime::{Builder, Runtime},
     sync::Semaphore,
+    time::timeout,
 };
 
 use super::client::field;
@@ -71,6 +72,7 @@ struct Shared {
 /// | `/close/N` | the same up to the end of the connection |
 /// | `/old/N` | the same, of HTTP/1.0 |
 /// | `/halves/N` | the same; the second half waits for [`Backend::go_on`] |
+/// | `/strict/N` | the same, once it may [go on](Backend::go_on); it stops where the other end closes its half |
 /// | `/deaf/N` | as `/length/N`; the server does not react to the end of this connection |
 /// | `/last/N` | the same, and then the end of the connection, of which its head does not speak |
 /// | `/twice/N` | the same, and behind it a reply that answers nothing |
@@ -159,7 +161,7 @@ impl Backend {
         self.shared.unasked.load(Ordering::Relaxed)
     }
 
-    /// Lets one `/halves`, `/last` or `/twice` go on.
+    /// Lets one `/halves`, `/strict`, `/last` or `/twice` go on.
     pub fn go_on(&self) {
         self.shared.go_on.add_permits(1);
     }
@@ -294,6 +296,19 @@ impl Connection {
         let is_head = head.starts_with("HEAD ");
         let is_old = head.split("\r\n").next().unwrap_or_default().ends_with("1.0");
         match kind {
+            "strict" => {
+                self.may_go_on().await?;
+                self.write(format!("HTTP/1.1 200 OK\r\nContent-Length: {n}\r\n\r\n").as_bytes())
+                    .await?;
+                for piece in content(n).chunks(64 << 10) {
+                    // Look for its end, without a wait.
+                    if timeout(Duration::ZERO, self.stream.fill_buf()).await.is_ok() {
+                        return Ok(false);
+                    }
+                    self.write(piece).await?;
+                }
+                Ok(true)
+            }
             "length" | "halves" | "deaf" | "last" | "twice" | "short" => {
                 let keep = if is_old { "Connection: keep-alive\r\n" } else { "" };
                 self.write(format!("HTTP/1.1 200 OK\r\nContent-Length: {n}\r\n{keep}\r\n").as_bytes())
@@ -373,12 +388,17 @@ impl Connection {
             "short" => self.write(&content[..n - 1]).await,
             "halves" | "last" | "twice" => {
                 self.write(&content[..n / 2]).await?;
-                let shared = Arc::clone(&self.shared);
-                shared.go_on.acquire().await.map_err(io::Error::other)?.forget();
+                self.may_go_on().await?;
                 self.write(&content[n / 2..]).await
             }
             _ => self.write(&content).await,
         }
+    }
+
+    /// Waits for [`Backend::go_on`].
+    async fn may_go_on(&self) -> io::Result<()> {
+        let permit = self.shared.go_on.acquire().await;
+        permit.map_err(io::Error::other).map(|permit| permit.forget())
     }
 
     /// Sends an unrequested reply once the last reply has arrived, and counts it once it has arrived, too.

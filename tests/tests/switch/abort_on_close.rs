@@ -2,8 +2,11 @@
 
 use std::net::Shutdown;
 
-use longsplice_repair::options::set_reset_on_close;
-use longsplice_tests::switch::{Backend, Client, Mode, More, Switch};
+use longsplice_repair::{State, options::set_reset_on_close, tcp_info};
+use longsplice_tests::{
+    SOON, eventually,
+    switch::{Backend, Client, Mode, More, Switch, content},
+};
 
 const MUTE: &str = "GET /mute HTTP/1.1\r\nHost: switch\r\n\r\n";
 const GET: &str = "GET /length/10 HTTP/1.1\r\nHost: switch\r\n\r\n";
@@ -84,4 +87,26 @@ fn a_client_that_was_reset_leaves_the_queue_whatever_is_configured() {
     drop(served);
     wait_for(&switch, 0, 0);
     assert_eq!(server.take_seen().len(), 1);
+}
+
+/// Some servers take the end of a client's stream for its wish that they stop.
+#[test]
+fn a_server_does_not_hear_of_it_before_the_end_of_its_reply() {
+    const LONG: usize = 16 << 20;
+    for mode in Mode::ALL {
+        let switch = Switch::new("halfway", mode);
+        let server = Backend::start(&switch.net.server, switch.target());
+        let mut client = switch.connect();
+        client.send(format!("GET /strict/{LONG} HTTP/1.1\r\nHost: switch\r\n\r\n"));
+        client.stream.shutdown(Shutdown::Write).unwrap();
+        eventually("the end of its half to come", SOON, || {
+            (tcp_info(&client.stream).unwrap().state() == State::FinWait2).then_some(())
+        });
+        server.go_on();
+        let reply = client
+            .try_reply(false)
+            .unwrap_or_else(|why| panic!("{mode:?}: {why}"));
+        assert!(reply.body == content(LONG), "{mode:?}");
+        client.expect_end();
+    }
 }

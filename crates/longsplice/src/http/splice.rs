@@ -3,7 +3,7 @@
 use std::{future::poll_fn, sync::Arc};
 
 use longsplice_engine::{Ended, Pair, Returned, Side, SuccessorAction, Summary, Trap, Until};
-use longsplice_repair::{options, set_receive_growth, unread};
+use longsplice_repair::{State, options, set_receive_growth, tcp_info, unread};
 
 use super::{
     body::{Passage, Unseen},
@@ -53,6 +53,12 @@ impl Session<'_> {
         at.wire.buffer.rest();
         while !download.is_done() {
             if may_splice && self.is_worthwhile(&at, download.unseen()) {
+                // Relay the reply of a client that has closed its half: the engine passes that on, and there are servers
+                // that stop there.
+                if has_closed_its_half(&client) {
+                    may_splice = false;
+                    continue;
+                }
                 let (c, a, why) = match Box::pin(self.splice(client, at, download)).await {
                     Ok(back) => back,
                     Err(delivery) => return delivery,
@@ -240,4 +246,10 @@ impl Session<'_> {
             },
         });
     }
+}
+
+/// Returns whether the client's FIN has come.
+fn has_closed_its_half(client: &BufferedStream<LazyStream>) -> bool {
+    let info = client.stream.socket().and_then(|socket| tcp_info(socket).ok());
+    info.is_some_and(|info| info.state() == State::CloseWait)
 }
