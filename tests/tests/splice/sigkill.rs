@@ -8,7 +8,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use longsplice_lab::{ConnectionSpec, Line, Outcome, Traffic, TrafficServer, TrafficSpec};
+use longsplice_dataplane::{Dataplane, Options, Slot};
+use longsplice_lab::{ConnectionSpec, Line, LineOptions, Outcome, Traffic, TrafficServer, TrafficSpec};
 use longsplice_tests::{
     Bed, Config, Daemon, Flow, Pair, Policy, Raise, SOON, assert_all_ok, assert_whole_or_reset, rng, soon,
     veth_line,
@@ -166,6 +167,47 @@ fn at_any_moment_of_the_splice_both_ends_are_served_or_reset() {
     eprintln!("{lost} of {} connections were reset", ROUNDS * CONNECTIONS);
     let spec = TrafficSpec::same(3, ConnectionSpec::both_ways(4 << 20));
     assert_all_ok(&lab.run(&spec));
+}
+
+/// Opens the kernel half in the place of a daemon that was killed.
+fn stand_in(bed: &Bed) -> (Dataplane, Vec<Slot>) {
+    let options = Options {
+        instance: bed.daemon.instance().to_owned(),
+        max_flows: 1,
+        max_slots: 1,
+    };
+    bed.net
+        .forwarder
+        .run(|| Dataplane::open(&options))
+        .unwrap()
+        .unwrap()
+}
+
+/// Copies of what passes are still in the ring when the process that asked for them dies. The next daemon reads them before
+/// the packet of another flow, which does meet its trap.
+#[test]
+fn copies_that_were_left_bring_no_flow_back() {
+    let mut bed = Bed::with("kill-copies", LineOptions::default(), Policy::DORMANT, |c| {
+        c.with("unsplice = \"data=server\"")
+    });
+    let mut copied = bed.connect_spliced("dormant");
+    let mut trapped = bed.connect_spliced("dormant");
+    bed.daemon.kill();
+    let (plane, slots) = stand_in(&bed);
+    slots.iter().for_each(|slot| slot.set_copying(true));
+    copied.exchange_unevenly(1000, 0);
+    // A process that is killed frees no slot.
+    slots.into_iter().for_each(std::mem::forget);
+    drop(plane);
+    bed.daemon.start(&bed.net.forwarder);
+    trapped.exchange_unevenly(0, 1000);
+    let status = bed.daemon.wait_status("the return", |s| s.resumed_total > 0);
+    assert_eq!((status.adopted_total, status.resumed_total), (2, 1), "{status:?}");
+    copied.exchange_unevenly(1000, 0);
+    let flow = bed
+        .daemon
+        .wait_flow("the flow", |f| f.client.peer.port() == copied.client_port());
+    assert_eq!(flow.state, "detached");
 }
 
 #[test]

@@ -337,7 +337,8 @@ pub(super) fn start(
                 let queue = flows.find(event.serial);
                 match queue {
                     Some(queue) => queue.push(&plane, event),
-                    None if event.kind == EventKind::News => {}
+                    // Copies and news are a task's that has gone, with a predecessor perhaps: no trap was met.
+                    None if event.kind != EventKind::Held => {}
                     None if orphan(event) => {}
                     None => return,
                 }
