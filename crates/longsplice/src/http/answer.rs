@@ -4,7 +4,7 @@ use std::{borrow::Cow, time::SystemTime};
 
 use longsplice_core::http::{Answer, AnswerTo, HeadError, Persistence, RequestKind};
 use longsplice_engine::{LINGERING_CLOSE_TIMEOUT, lingering_close};
-use tokio::time::Instant;
+use tokio::{io::AsyncWriteExt, time::Instant};
 
 use super::{
     buffered_stream::BufferedStream, lazy_stream::LazyStream, request::Request, server::AtServer,
@@ -248,6 +248,20 @@ impl Session<'_> {
         if let Ok(Ok(())) = written {
             self.close_lingering(client).await;
         }
+    }
+
+    /// Closes between two requests. A client over TLS gets a close_notify: without one, an end may be the work of an attacker
+    /// (RFC 8446 section 6.1).
+    pub(super) async fn close(&mut self, mut client: BufferedStream<LazyStream>) {
+        if client.stream.is_plain() {
+            return;
+        }
+        let deadline = Instant::now() + LINGERING_CLOSE_TIMEOUT;
+        // Ignore the result: the connection is closed either way.
+        let _ = self
+            .deadline
+            .by(deadline, Box::pin(client.stream.shutdown()))
+            .await;
     }
 
     /// Closes so that the written bytes arrive, even if the client still sends.

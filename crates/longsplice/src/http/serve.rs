@@ -118,8 +118,9 @@ impl Session<'_> {
             Ok(scanned) => scanned,
             Err(Unread::Ended(why)) => {
                 tracing::trace!(peer = %self.peer, why, "no further request");
-                if self.deadline.is_cancelled() {
-                    reset(client);
+                match self.deadline.is_cancelled() {
+                    true => reset(client),
+                    false => self.close(client).await,
                 }
                 return None;
             }

@@ -112,7 +112,11 @@ async fn accepted(stream: TcpStream, peer: SocketAddr, settings: &Settings) -> R
     }
     // Box the futures separately: a plain connection needs no room for them.
     match (&settings.terminator, listener.protocol) {
-        (Some(terminator), _) => Box::pin(terminator.accept(client)).await,
+        (Some(terminator), protocol) => {
+            // Let an HTTP connection close with a FIN, as a plain one: what was written of a reply is to arrive.
+            let resets = protocol != Protocol::Http;
+            Box::pin(terminator.accept(client, resets)).await
+        }
         (None, Protocol::Tls) => Box::pin(tls::peek(client)).await,
         (None, Protocol::Tcp | Protocol::Http) => Ok(client),
     }

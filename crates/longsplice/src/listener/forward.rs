@@ -203,8 +203,10 @@ impl Forwarding {
         pace: RateLimiter,
         idle: IdlePolicy,
     ) {
-        // Let the server's socket reset, too, when the process dies.
-        let _ = longsplice_repair::options::set_reset_on_close(&server, true);
+        // Let both sockets reset when the process dies. The client's has been closing with a FIN if it carried HTTP.
+        for socket in [client.get_ref().0, &server] {
+            let _ = longsplice_repair::options::set_reset_on_close(socket, true);
+        }
         let passed = tls::relay(client, server, early, pace, idle, self.open.cancelled()).await;
         let splicer = self.open.service().splicer();
         splicer.count_relayed(RelayReason::Tls, passed.bytes());

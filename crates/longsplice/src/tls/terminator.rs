@@ -78,11 +78,12 @@ impl Terminator {
         })
     }
 
-    /// Performs the handshake of a connection, and replaces its stream by the decrypted one.
+    /// Performs the handshake of a connection, and replaces its stream by the decrypted one. With `resets`, a close resets
+    /// the connection from then on.
     ///
     /// # Errors
     /// The handshake failed, or took longer than [`TIMEOUT`]. If it failed, an alert told the client the reason.
-    pub async fn accept(&self, mut client: Client) -> Result<Client, RejectReason> {
+    pub async fn accept(&self, mut client: Client, resets: bool) -> Result<Client, RejectReason> {
         let Stream::Plain(socket) = client.stream else {
             return Ok(client);
         };
@@ -90,6 +91,9 @@ impl Terminator {
         let (stream, hello) = timeout(TIMEOUT, self.handshake(socket, early))
             .await
             .unwrap_or(Err(RejectReason::HandshakeLate(TIMEOUT)))?;
+        if resets {
+            set_resets(stream.get_ref().0, true)?;
+        }
         client.stream = Stream::Tls(Box::new(stream));
         client.hello = Some(hello);
         Ok(client)
@@ -122,7 +126,6 @@ impl Terminator {
             });
         fed.map_err(RejectReason::Handshake)?;
         let stream = handshake.await.map_err(RejectReason::Handshake)?;
-        set_resets(stream.get_ref().0, true)?;
         Ok((stream, hello))
     }
 }

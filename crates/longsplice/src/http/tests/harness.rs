@@ -4,6 +4,7 @@
 use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
 use longsplice_engine::{OpenError, Splicer, SplicerConfig};
+use rustls::pki_types::{CertificateDer, ServerName, pem::PemObject};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
@@ -11,13 +12,14 @@ use tokio::{
     task::JoinSet,
     time::{sleep, timeout},
 };
+use tokio_rustls::{TlsConnector, client::TlsStream};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::{
     access_log::AccessLog,
     config::{self, Config, ListenerConfig, Protocol},
     listener::{Bound, Service, Settings, Shared, Socket},
-    tls::Terminator,
+    tls::{Terminator, testing},
     upstream::{ServerStatus, Upstreams},
 };
 
@@ -168,6 +170,44 @@ impl Client {
         let end = end.unwrap_or_else(|_| panic!("no end after {}", String::from_utf8_lossy(&got)));
         (String::from_utf8_lossy(&got).into_owned(), end.is_ok())
     }
+}
+
+/// Certificate of a listener that terminates TLS.
+pub(super) struct Certified {
+    /// Table of the listener.
+    pub(super) table: String,
+    connector: TlsConnector,
+}
+
+impl Certified {
+    /// Writes a certificate into this folder.
+    pub(super) fn new(dir: &Path) -> Certified {
+        let files = testing::write(dir, "a", &["a.example"]);
+        let trusted = CertificateDer::from_pem_file(&files.certificate).unwrap();
+        let (certificate, key) = (files.certificate.display(), files.key.display());
+        Certified {
+            table: format!("[listener.tls]\ncertificate = \"{certificate}\"\nkey = \"{key}\"\n"),
+            connector: TlsConnector::from(Arc::new(testing::client(&[trusted], &[]))),
+        }
+    }
+
+    /// Performs the handshake of a client that trusts it.
+    pub(super) async fn connect(&self, socket: TcpStream) -> TlsStream<TcpStream> {
+        let name = ServerName::try_from("a.example").unwrap();
+        self.connector.connect(name, socket).await.unwrap()
+    }
+}
+
+/// Reads from a decrypted stream until the text ends with `end`.
+pub(super) async fn read_until(stream: &mut TlsStream<TcpStream>, end: &str) -> String {
+    let mut got = Vec::new();
+    while !got.ends_with(end.as_bytes()) {
+        match timeout(PATIENCE, stream.read_buf(&mut got)).await {
+            Ok(Ok(1..)) => {}
+            other => panic!("{other:?} after {}", String::from_utf8_lossy(&got)),
+        }
+    }
+    String::from_utf8(got).unwrap()
 }
 
 /// A server whose connections the test plays itself, one after the other.

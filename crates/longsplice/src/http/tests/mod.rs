@@ -7,3 +7,4 @@ mod heads;
 mod records;
 mod requests;
 mod servers;
+mod terminated;

@@ -1,18 +1,15 @@
 //! Tests how requests are counted and logged.
 
-use std::{fs, path::Path, sync::Arc};
+use std::{fs, path::Path};
 
-use rustls::pki_types::{CertificateDer, ServerName, pem::PemObject};
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio_rustls::TlsConnector;
 
-use super::harness::{PATIENCE, Server, Switch, ok, until};
+use super::harness::{Certified, PATIENCE, Server, Switch, ok, read_until, until};
 use crate::{
     access_log::LogTarget,
     config::{AccessLogConfig, AccessLogFormat},
-    tls::testing,
 };
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: a.example\r\n\r\n";
@@ -75,19 +72,15 @@ async fn a_reply_that_is_relayed_says_why_and_all_its_bytes_are_counted() {
 #[tokio::test]
 async fn a_decrypted_connection_counts_as_relayed_once_and_says_so_of_each_request() {
     let dir = tempfile::tempdir().unwrap();
-    let files = testing::write(dir.path(), "a", &["a.example"]);
+    let certified = Certified::new(dir.path());
     let mut server = Server::new().await;
     let keys = format!(
-        "[[listener.route]]\npath = \"/no\"\nstatus = 403\n[listener.tls]\ncertificate = \"{}\"\nkey = \"{}\"",
-        files.certificate.display(),
-        files.key.display()
+        "[[listener.route]]\npath = \"/no\"\nstatus = 403\n{}",
+        certified.table
     );
     let switch = Switch::with(server.address, &keys);
     log(&switch, &dir);
-    let trusted = CertificateDer::from_pem_file(&files.certificate).unwrap();
-    let connector = TlsConnector::from(Arc::new(testing::client(&[trusted], &[])));
-    let name = ServerName::try_from("a.example").unwrap();
-    let mut client = connector.connect(name, switch.client().await.0).await.unwrap();
+    let mut client = certified.connect(switch.client().await.0).await;
     let mut at_server = None;
     for _ in 0..2 {
         client.write_all(GET.as_bytes()).await.unwrap();
@@ -97,10 +90,7 @@ async fn a_decrypted_connection_counts_as_relayed_once_and_says_so_of_each_reque
         };
         at_server.until("\r\n\r\n").await;
         at_server.send(ok("two")).await;
-        let mut got = Vec::new();
-        while !got.ends_with(b"two") {
-            assert!(client.read_buf(&mut got).await.unwrap() > 0);
-        }
+        read_until(&mut client, "two").await;
     }
     let no = GET
         .replace("GET / ", "GET /no ")

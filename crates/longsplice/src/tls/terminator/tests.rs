@@ -55,7 +55,7 @@ async fn handshake(
         while accepted.early.len() < early {
             socket.read_buf(&mut accepted.early).await.unwrap();
         }
-        terminator.accept(accepted).await
+        terminator.accept(accepted, true).await
     };
     tokio::join!(connect, accept)
 }
