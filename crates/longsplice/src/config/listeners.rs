@@ -235,11 +235,8 @@ impl Settler<'_> {
         }
         self.listen_addresses(&listen, &to, earlier, shared.source_ports);
         let listen: Vec<_> = listen.into_iter().map(|a| a.into_inner().0).collect();
-        let unnamed = listen.first().map(ToString::to_string).unwrap_or_default();
         let named_at = given.name.as_ref().map_or(place.clone(), Spanned::span);
-        let name = given
-            .name
-            .map_or(unnamed, |name| self.listener_name(name, earlier));
+        let name = self.listener_name(given.name, &listen, place.clone(), earlier);
         if !to.is_empty() && shared.upstreams.contains(&name) {
             let message = format!("an upstream is named `{name}`, too");
             let help = "metrics and `status` show the targets of `to` under the name of the listener";
@@ -323,23 +320,48 @@ impl Settler<'_> {
             .ok()
     }
 
-    fn listener_name(&mut self, name: Spanned<String>, earlier: &[ListenerConfig]) -> String {
-        if name.get_ref().is_empty() || name.get_ref().chars().any(char::is_control) {
+    /// Returns the name of a listener: the one that it was given, or its first address.
+    fn listener_name(
+        &mut self,
+        given: Option<Spanned<String>>,
+        listen: &[SocketAddr],
+        place: Range<usize>,
+        earlier: &[ListenerConfig],
+    ) -> String {
+        let Some(given) = given else {
+            let Some(first) = listen.first() else {
+                return String::new();
+            };
+            let name = first.to_string();
+            // Skip a listener of this address, which was complained about.
+            if earlier
+                .iter()
+                .any(|l| l.name == name && !l.listen.contains(first))
+            {
+                let message =
+                    format!("another listener is named `{name}`, as this one is by its first address");
+                let help = "logs and `status` tell listeners apart by their names: give this one a name";
+                self.complain(place, message, help);
+            }
+            return name;
+        };
+        let name = given.get_ref();
+        if name.is_empty() || name.chars().any(char::is_control) {
             self.complain(
-                name.span(),
+                given.span(),
                 "this is no name",
                 "use any text, or leave the key out",
             );
         }
-        if earlier.iter().any(|l| l.name == *name.get_ref()) {
-            let message = format!("another listener is named `{}`", name.get_ref());
+        if earlier.iter().any(|l| l.name == *name) {
+            let message = format!("another listener is named `{name}`");
             self.complain(
-                name.span(),
+                given.span(),
                 message,
                 "logs and `status` tell listeners apart by their names",
             );
         }
-        name.into_inner()
+        given.into_inner()
     }
 
     fn listen_addresses(

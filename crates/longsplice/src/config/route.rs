@@ -3,6 +3,8 @@
 mod check;
 mod field;
 
+use std::ops::Range;
+
 use longsplice_core::{
     route::{Action, Condition, Extension, HostPattern, PathText, Pattern, Redirect, Route, Table, Token},
     rules::Network,
@@ -49,7 +51,7 @@ impl Settler<'_> {
         let mut routes: Vec<Route> = Vec::new();
         for (n, (raw, place)) in given.into_iter().zip(&places).enumerate() {
             let mut raw = raw.into_inner();
-            let name = self.route_name(raw.name.take(), n, &routes);
+            let name = self.route_name(raw.name.take(), n, place.clone(), &routes);
             let action = self.action(&mut raw, place.clone(), of);
             let conditions = self.conditions(raw);
             self.check_protocol(&conditions, of);
@@ -67,23 +69,25 @@ impl Settler<'_> {
         table
     }
 
-    fn route_name(&mut self, given: Option<Spanned<String>>, n: usize, earlier: &[Route]) -> String {
-        let unnamed = format!("route {}", n + 1);
-        let Some(given) = given else { return unnamed };
-        let name = given.get_ref();
+    /// Returns the name of a route: the one that it was given, or its number.
+    fn route_name(
+        &mut self,
+        given: Option<Spanned<String>>,
+        n: usize,
+        place: Range<usize>,
+        earlier: &[Route],
+    ) -> String {
+        let place = given.as_ref().map_or(place, Spanned::span);
+        let name = given.map_or_else(|| format!("route {}", n + 1), Spanned::into_inner);
         if name.is_empty() || name.chars().any(char::is_control) {
             let help = "use any text, or leave the key out";
-            self.complain(given.span(), "this is no name", help);
+            self.complain(place.clone(), "this is no name", help);
         }
-        if earlier.iter().any(|r| r.name == *name) {
+        if earlier.iter().any(|r| r.name == name) {
             let message = format!("another route of this listener is named `{name}`");
-            self.complain(
-                given.span(),
-                message,
-                "logs and metrics tell routes by their names",
-            );
+            self.complain(place, message, "logs and metrics tell routes by their names");
         }
-        given.into_inner()
+        name
     }
 
     /// Returns the conditions of the table, each with its position.
@@ -124,7 +128,7 @@ impl Settler<'_> {
         make(list).map(|condition| Spanned::new(place, condition))
     }
 
-    fn action(&mut self, raw: &mut Raw, place: std::ops::Range<usize>, of: &Of<'_>) -> Action {
+    fn action(&mut self, raw: &mut Raw, place: Range<usize>, of: &Of<'_>) -> Action {
         let upstream = raw.upstream.take().map(|name| {
             let place = name.span();
             let name = self.upstream_name(name, of.upstreams);

@@ -153,6 +153,19 @@ fn messages_name_the_place_and_the_remedy() {
             "x.toml:5:18: 127.0.0.1:80 includes or is included in 0.0.0.0:80, which is listened on already\n   5 | listen = [\":81\", \"127.0.0.1:80\"]\n     |                  ^^^^^^^^^^^^^^\n     = give each address to one listener",
         ),
         (
+            "[[listener]]\nname = \"0.0.0.0:81\"\nlisten = \":80\"\nto = \"a:1\"\n\n[[listener]]\nlisten = \":81\"\nto = \"a:2\"\n"
+                .to_owned(),
+            "x.toml:6:1: another listener is named `0.0.0.0:81`, as this one is by its first address\n   6 | [[listener]]\n     | ^^^^^^^^^^^^\n     = logs and `status` tell listeners apart by their names: give this one a name",
+        ),
+        (
+            format!("{listener}[[listener]]\nname = \"0.0.0.0:80\"\nlisten = \":81\"\nto = \"a:2\"\n"),
+            "x.toml:5:8: another listener is named `0.0.0.0:80`\n   5 | name = \"0.0.0.0:80\"\n     |        ^^^^^^^^^^^^\n     = logs and `status` tell listeners apart by their names",
+        ),
+        (
+            format!("{listener}{listener}"),
+            "x.toml:5:10: 0.0.0.0:80 is listened on twice\n   5 | listen = \":80\"\n     |          ^^^^^\n     = give each address to one listener",
+        ),
+        (
             "[[listener]]\nlisten = \":80\"\nto = []\n".to_owned(),
             "x.toml:3:6: the listener has no target\n   3 | to = []\n     |      ^^\n     = name one, such as \"192.0.2.1:80\"",
         ),

@@ -219,6 +219,12 @@ fn messages_name_the_place_and_the_remedy() {
             ],
         ),
         (
+            "name = \"route 2\"\npath = \"/a\"\nstatus = 403\n[[listener.route]]\nstatus = 404",
+            &[
+                "17:1: another route of this listener is named `route 2` = logs and metrics tell routes by their names",
+            ],
+        ),
+        (
             "name = \"a\"\npath_prefix = \"/a\"\nstatus = 403\n[[listener.route]]\nname = \"b\"\npath = [\"/a/b\", \"/ac\"]\nstatus = 404",
             &[
                 "17:1: route `b` never wins: all that it would take, route `a` before it takes = the first route that matches wins: put it before that one, or leave it out",
