@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use longsplice_engine::{OpenError, Splicer, intercept::Owner};
+use longsplice_engine::{OpenError, Shutdown, Splicer, intercept::Owner};
 use tokio::sync::{Semaphore, mpsc};
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
@@ -86,7 +86,6 @@ pub async fn run(config: Config, load: Option<Load>, replace: bool) -> Result<Ou
     let shared = Shared::new(splicer.clone(), AccessLog::default(), stopping.clone());
     shared.memory.configure(config.memory);
     measure_splices(&config, &shared).await;
-    let shutdown = config.shutdown;
     let owner = if succession.is_some() {
         Owner::Other
     } else {
@@ -95,8 +94,9 @@ pub async fn run(config: Config, load: Option<Load>, replace: bool) -> Result<Ou
     let mut in_force = match InForce::start(config, bound, shared, owner).await {
         Ok(in_force) => in_force,
         Err(error) => {
-            // Shut the splicer down instead of dropping it: it may have adopted a predecessor's flows.
-            splicer.shutdown(shutdown.into(), Duration::ZERO).await;
+            // Shut the splicer down instead of dropping it: it may have adopted a predecessor's flows. Keep them for a
+            // start that succeeds: this process has not served.
+            splicer.shutdown(Shutdown::KeepSpliced, Duration::ZERO).await;
             return Err(error.into());
         }
     };

@@ -97,6 +97,31 @@ fn spliced_flows_are_ended_where_that_is_the_policy() {
     assert_eq!(loopback_forwarding(&bed), ["0", "0"], "as it was before");
 }
 
+/// A start that fails has served nothing: it is no end of its instance.
+#[test]
+fn a_start_that_fails_keeps_what_a_killed_daemon_left_whatever_the_policy() {
+    let mut bed = bed("term-failed", |c| c.set("shutdown = \"end\""));
+    let mut pairs = [connect(&bed, 8080, "detached"), connect(&bed, 8081, "dormant")];
+    bed.daemon.kill();
+    let file = bed.daemon.dir().join("longsplice.toml");
+    let good = fs::read_to_string(&file).unwrap();
+    let log = "[access_log]\npath = \"missing/access.log\"\n";
+    fs::write(&file, format!("{good}{log}")).unwrap();
+    let exit = bed.daemon.start_in_vain(&bed.net.forwarder);
+    assert_eq!(exit.code, Some(1), "{exit:?}");
+    assert!(exit.says.contains("cannot open the access log"), "{exit:?}");
+    for pair in &mut pairs {
+        pair.exchange(BYTES);
+    }
+    fs::write(&file, good).unwrap();
+    bed.daemon.start(&bed.net.forwarder);
+    assert_eq!(bed.daemon.status().adopted_total, 2);
+    for pair in &mut pairs {
+        pair.exchange(BYTES);
+        pair.close();
+    }
+}
+
 /// Returns the sysctl of each family.
 fn loopback_forwarding(bed: &Bed) -> [String; 2] {
     ["ipv4", "ipv6"].map(|family| {
