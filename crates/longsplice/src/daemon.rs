@@ -263,7 +263,12 @@ async fn serve_until_stopped(
             Some(asked) = reloads.recv() => Some(asked),
         };
         notify_reloading();
-        let done = in_force.reload(load).await;
+        let read = tokio::select! {
+            read = in_force.read(load) => read,
+            () = signals.stop_requested() => return,
+            () = handing.done(in_force, claim) => return,
+        };
+        let done = in_force.reload(read).await;
         measure_splices(&in_force.config, in_force.shared()).await;
         // Reopen the access log, too: programs that rotate logs cannot always choose the signal.
         in_force.shared().access_log.reopen();

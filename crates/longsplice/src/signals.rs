@@ -41,8 +41,11 @@ impl Signals {
         }
     }
 
-    /// Returns at SIGTERM or SIGINT.
+    /// Returns at SIGTERM or SIGINT; leaves the other signals to [`Signals::next`]. Cancel-safe.
     pub(crate) async fn stop_requested(&mut self) {
-        while !matches!(self.next().await, Request::Stop) {}
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
     }
 }

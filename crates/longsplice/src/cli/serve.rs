@@ -1,6 +1,6 @@
 //! Runs a daemon: `run` and `forward`.
 
-use std::{ops::RangeInclusive, path::PathBuf, process::ExitCode, time::Duration};
+use std::{ops::RangeInclusive, path::PathBuf, process::ExitCode, sync::Arc, time::Duration};
 
 use longsplice_core::route::Table;
 use longsplice_engine::SplicerConfig;
@@ -37,7 +37,7 @@ pub(super) fn run(args: Run, common: &Common) -> Result<ExitCode, Failure> {
     let config = over(config::load(&args.config).map_err(Failure::usage)?);
     serve(
         config,
-        Some(Box::new(move || Ok(over(config::load(&path)?)))),
+        Some(Arc::new(move || Ok(over(config::load(&path)?)))),
         args.replace,
     )
 }

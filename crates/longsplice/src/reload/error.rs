@@ -1,6 +1,8 @@
 //! Defines the errors of a reload.
 
-use std::{io, net::SocketAddr};
+use std::{io, net::SocketAddr, time::Duration};
+
+use tokio::task::JoinError;
 
 use crate::{
     access_log::OpenError, config::ConfigError, listener::BindError, metrics::EndpointError,
@@ -13,6 +15,15 @@ pub enum ReloadError {
     /// The daemon has no file to read.
     #[error("this daemon was started without a file: there is nothing to load again")]
     NoFile,
+    /// A file hangs.
+    #[error(
+        "reading the configuration and the files that it names took longer than {0:?}: is one of them a pipe, or on a file system \
+         that hangs?"
+    )]
+    Late(Duration),
+    /// The thread that read the files broke off.
+    #[error("the configuration and the files that it names could not be read: {0}")]
+    Read(#[from] JoinError),
     /// The file is wrong.
     #[error("{0}")]
     Config(#[from] ConfigError),

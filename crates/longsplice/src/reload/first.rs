@@ -4,10 +4,9 @@ use std::{sync::Arc, time::SystemTime};
 
 use longsplice_engine::{intercept::Owner, rules::RulesError};
 
-use super::{InForce, ReloadError, addresses, settings, shown, terminators};
+use super::{Files, InForce, ReloadError, addresses, settings, shown};
 use crate::{
     accelerator::Accelerator,
-    access_log::LogTarget,
     config::{Config, ListenerConfig},
     config_status::ConfigStatus,
     handover::Inherited,
@@ -81,10 +80,8 @@ impl InForce {
         shared: Arc<Shared>,
         owner: Owner,
     ) -> Result<InForce, ReloadError> {
-        let terminators = terminators(&config)?;
-        if let Some(log) = &config.operations.access_log {
-            shared.access_log.set(Some(LogTarget::open(log)?));
-        }
+        let files = Files::open(&config).await?;
+        shared.access_log.set(files.log);
         let upstreams = Arc::new(Upstreams::new(&config, &shared.splicer));
         let generation = 1;
         let mut listening = Vec::new();
@@ -95,7 +92,7 @@ impl InForce {
                     .map_err(|error| ReloadError::Bind { error, old: None })?,
             );
         }
-        let settings = settings(&config, generation, &upstreams, &terminators);
+        let settings = settings(&config, generation, &upstreams, &files.terminators);
         let services: Vec<_> = settings
             .into_iter()
             .map(|s| Service::new(s, Arc::clone(&shared)))

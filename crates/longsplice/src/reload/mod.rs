@@ -6,6 +6,7 @@
 
 mod changes;
 mod error;
+mod files;
 mod first;
 mod fixed;
 
@@ -15,11 +16,12 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
 pub use error::ReloadError;
+use files::{Files, READING, in_time};
 pub(crate) use first::bind_all;
 
 use crate::{
     accelerator::Accelerator,
-    access_log::{End, LogTarget},
+    access_log::End,
     config::{Config, ConfigError, ListenerConfig},
     config_status::{ConfigStatus, Listeners},
     handover::Offer,
@@ -35,7 +37,7 @@ use crate::{
 const CLOSING: Duration = Duration::from_secs(1);
 
 /// Reads the configuration again, with the options of the command line.
-pub type Load = Box<dyn Fn() -> Result<Config, ConfigError> + Send + Sync>;
+pub type Load = Arc<dyn Fn() -> Result<Config, ConfigError> + Send + Sync>;
 
 /// Result of a reload.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -71,11 +73,16 @@ pub(crate) struct InForce {
     endpoint: Option<Endpoint>,
 }
 
+/// A configuration that was read, with the objects that its files make.
+pub(crate) struct Candidate {
+    config: Config,
+    files: Files,
+}
+
 /// Objects that are ready to be put in force.
 struct Ready {
     listening: Vec<Listening>,
-    terminators: HashMap<String, Arc<Terminator>>,
-    log: Option<LogTarget>,
+    files: Files,
     endpoint: Next<Endpoint>,
 }
 
@@ -91,15 +98,6 @@ fn addresses(config: &Config) -> impl Iterator<Item = (SocketAddr, &ListenerConf
         .listeners
         .iter()
         .flat_map(move |l| of_one(l).into_iter().map(move |address| (address, l)))
-}
-
-fn terminators(config: &Config) -> Result<HashMap<String, Arc<Terminator>>, ReloadError> {
-    let mut all = HashMap::new();
-    for listener in &config.listeners {
-        let terminator = Terminator::of(listener).map_err(|e| ReloadError::Tls(listener.name.clone(), e))?;
-        all.extend(terminator.map(|terminator| (listener.name.clone(), terminator)));
-    }
-    Ok(all)
 }
 
 impl InForce {
@@ -141,12 +139,34 @@ impl InForce {
         }
     }
 
-    /// Loads the configuration again. A failed reload changes nothing, and `status` shows it.
+    /// Reads the configuration again, and the files that it names. Changes nothing. Cancel-safe.
     ///
     /// # Errors
     /// [`ReloadError`].
-    pub(crate) async fn reload(&mut self, load: Option<&Load>) -> Result<Reloaded, ReloadError> {
-        let done = self.try_reload(load).await;
+    pub(crate) async fn read(&self, load: Option<&Load>) -> Result<Candidate, ReloadError> {
+        let load = Arc::clone(load.ok_or(ReloadError::NoFile)?);
+        let config = in_time(READING, move || Ok(load()?)).await?;
+        config.log_warnings();
+        let fixed = fixed::differing(&self.config, &config);
+        if !fixed.is_empty() {
+            return Err(ReloadError::Fixed(fixed));
+        }
+        let files = Files::open(&config).await?;
+        Ok(Candidate { config, files })
+    }
+
+    /// Puts the configuration in force that was read. A failed reload changes nothing, and `status` shows it.
+    ///
+    /// # Errors
+    /// [`ReloadError`].
+    pub(crate) async fn reload(
+        &mut self,
+        read: Result<Candidate, ReloadError>,
+    ) -> Result<Reloaded, ReloadError> {
+        let done = match read {
+            Ok(candidate) => self.try_reload(candidate).await,
+            Err(error) => Err(error),
+        };
         match &done {
             Ok(done) => tracing::info!(
                 config_generation = done.config_generation,
@@ -164,15 +184,9 @@ impl InForce {
         done
     }
 
-    async fn try_reload(&mut self, load: Option<&Load>) -> Result<Reloaded, ReloadError> {
-        let load = load.ok_or(ReloadError::NoFile)?;
-        let next = tokio::task::block_in_place(load)?;
-        next.log_warnings();
-        let fixed = fixed::differing(&self.config, &next);
-        if !fixed.is_empty() {
-            return Err(ReloadError::Fixed(fixed));
-        }
-        let ready = self.ready(&next).await?;
+    async fn try_reload(&mut self, candidate: Candidate) -> Result<Reloaded, ReloadError> {
+        let Candidate { config: next, files } = candidate;
+        let ready = self.ready(&next, files)?;
         // Change the rules last: nothing after them can fail, and they are the first change that is visible from
         // outside.
         self.rules.change(&next).await?;
@@ -180,14 +194,7 @@ impl InForce {
     }
 
     /// Creates the objects that the next configuration needs in addition.
-    async fn ready(&self, next: &Config) -> Result<Ready, ReloadError> {
-        let terminators = terminators(next)?;
-        let log = next
-            .operations
-            .access_log
-            .as_ref()
-            .map(LogTarget::open)
-            .transpose()?;
+    fn ready(&self, next: &Config, files: Files) -> Result<Ready, ReloadError> {
         let mut listening = Vec::new();
         for (address, listener) in addresses(next) {
             let intercepts = listener.intercept.is_some();
@@ -204,8 +211,7 @@ impl InForce {
         }
         Ok(Ready {
             listening,
-            terminators,
-            log,
+            files,
             endpoint: self.next_endpoint(next)?,
         })
     }
@@ -229,8 +235,7 @@ impl InForce {
     async fn put_in_force(&mut self, next: Config, ready: Ready) -> Reloaded {
         let Ready {
             listening,
-            terminators,
-            log,
+            files,
             endpoint,
         } = ready;
         if let Next::Other(endpoint) = endpoint {
@@ -238,7 +243,7 @@ impl InForce {
         }
         self.generation += 1;
         self.upstreams = Arc::new(self.upstreams.next(&next, &self.shared.splicer));
-        let settings = settings(&next, self.generation, &self.upstreams, &terminators);
+        let settings = settings(&next, self.generation, &self.upstreams, &files.terminators);
         let mut before: HashMap<String, Arc<Service>> = std::mem::take(&mut self.services)
             .into_iter()
             .map(|service| (service.settings().listener.name.clone(), service))
@@ -262,7 +267,7 @@ impl InForce {
         let mut removed: Vec<String> = before.into_keys().collect();
         removed.sort();
         self.shared.switch(switch);
-        self.shared.access_log.set(log);
+        self.shared.access_log.set(files.log);
         self.move_sockets(listening).await;
         self.rules.trim().await;
         logging::set(next.log);

@@ -1,13 +1,14 @@
 //! Loads a certificate and its key from their files.
 
 use std::{
-    fs::{self, File},
+    fs::{self, OpenOptions},
     io::{self, Read},
-    os::unix::fs::MetadataExt,
+    os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
     sync::Arc,
 };
 
+use nix::libc::{O_NOCTTY, O_NONBLOCK};
 use rustls::{
     InconsistentKeys,
     crypto::CryptoProvider,
@@ -42,6 +43,9 @@ pub enum CertificateError {
         /// Error of the system.
         source: io::Error,
     },
+    /// A file is a folder, a pipe or a device.
+    #[error("{} is no regular file", .0.display())]
+    NoFile(PathBuf),
     /// A file is longer than any certificate.
     #[error("{} is longer than {LONGEST} bytes", .0.display())]
     TooLong(PathBuf),
@@ -110,7 +114,7 @@ impl CertificateError {
     pub fn is_about_key(&self, files: &CertificateFiles) -> bool {
         use CertificateError as E;
         match self {
-            E::Read { path, .. } | E::TooLong(path) | E::Pem { path, .. } => {
+            E::Read { path, .. } | E::NoFile(path) | E::TooLong(path) | E::Pem { path, .. } => {
                 *path == files.key && *path != files.certificate
             }
             E::NoCertificate(_) | E::Certificate { .. } => false,
@@ -125,6 +129,7 @@ impl CertificateError {
             E::Read { .. } => {
                 "a path is relative to the folder of this file; the daemon must be allowed to read it"
             }
+            E::NoFile(_) => "name a PEM file: it is read at each reload, and when it has changed",
             E::TooLong(_) => {
                 "name a PEM file of the certificate and those that lead to its root, without the roots"
             }
@@ -180,13 +185,21 @@ pub(super) fn load(files: &CertificateFiles, provider: &CryptoProvider) -> Resul
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, CertificateError> {
+    let unreadable = |source| CertificateError::Read {
+        path: path.to_owned(),
+        source,
+    };
+    // Open without blocking: a pipe must not stop the daemon.
+    let mut options = OpenOptions::new();
+    options.read(true).custom_flags(O_NONBLOCK | O_NOCTTY);
+    let file = options.open(path).map_err(unreadable)?;
+    if !file.metadata().map_err(unreadable)?.is_file() {
+        return Err(CertificateError::NoFile(path.to_owned()));
+    }
     let mut bytes = Vec::new();
-    File::open(path)
-        .and_then(|file| file.take(LONGEST + 1).read_to_end(&mut bytes))
-        .map_err(|source| CertificateError::Read {
-            path: path.to_owned(),
-            source,
-        })?;
+    file.take(LONGEST + 1)
+        .read_to_end(&mut bytes)
+        .map_err(unreadable)?;
     match bytes.len() as u64 > LONGEST {
         true => Err(CertificateError::TooLong(path.to_owned())),
         false => Ok(bytes),

@@ -1,11 +1,13 @@
 //! A configuration that cannot be put in force is explained, and changes nothing.
 
 use std::{
-    fs,
+    fs::{self, File, OpenOptions},
     net::{SocketAddr, TcpListener},
+    os::unix::fs::OpenOptionsExt,
 };
 
-use longsplice_tests::{Bed, Config, Policy, soon, stop_listening};
+use longsplice_tests::{Bed, Config, Policy, SOON, eventually, soon, stop_listening};
+use nix::{libc::O_NONBLOCK, sys::stat::Mode, unistd::mkfifo};
 use rustix::process::Signal;
 
 /// Returns a configuration with the listener of the bed, and this before it.
@@ -119,4 +121,41 @@ fn an_address_that_is_in_its_own_way_is_explained() {
     let says = bed.daemon.change(&one).unwrap_err();
     assert!(says.contains("listens on") && says.contains("itself"), "{says}");
     assert_whole(&bed, 1, "restart");
+}
+
+/// Begins a reload that hangs, as on a file system that does. Returns the end of a pipe that the daemon waits for.
+fn begin_to_hang(bed: &Bed) -> File {
+    let file = bed.daemon.dir().join("longsplice.toml");
+    fs::remove_file(&file).unwrap();
+    mkfifo(&file, Mode::S_IRWXU).unwrap();
+    bed.daemon.signal(Signal::HUP);
+    let mut options = OpenOptions::new();
+    // It can be opened once the daemon reads it.
+    options.write(true).custom_flags(O_NONBLOCK);
+    eventually("the daemon to read the pipe", SOON, || options.open(&file).ok())
+}
+
+#[test]
+fn a_daemon_whose_reload_hangs_ends_when_it_is_told_to() {
+    let mut bed = Bed::new("reload-hang", Policy::ON_DEMAND);
+    let pipe = begin_to_hang(&bed);
+    bed.daemon.terminate();
+    assert_eq!(bed.daemon.join(), Some(0), "{}", bed.daemon.log());
+    drop(pipe);
+}
+
+#[test]
+fn a_daemon_whose_reload_hangs_can_be_replaced() {
+    let mut bed = Bed::new("reload-hang-repl", Policy::ON_DEMAND);
+    let file = bed.daemon.dir().join("longsplice.toml");
+    let good = fs::read_to_string(&file).unwrap();
+    let pipe = begin_to_hang(&bed);
+    fs::remove_file(&file).unwrap();
+    fs::write(&file, good).unwrap();
+    bed.daemon.replace(&bed.net.forwarder);
+    assert_eq!(bed.daemon.join_replaced(), [Some(0)]);
+    drop(pipe);
+    let mut pair = bed.connect();
+    pair.exchange(10_000);
+    pair.close();
 }

@@ -1,3 +1,4 @@
+use nix::{sys::stat::Mode, unistd::mkfifo};
 use rcgen::KeyPair;
 
 use super::*;
@@ -39,6 +40,8 @@ fn what_cannot_be_used_is_named_with_the_remedy() {
     let cut = file("cut", "-----BEGIN CERTIFICATE-----\nAAAA\n");
     let bad_key = file("bad.key", &pem("PRIVATE KEY", "AAAA"));
     let encrypted = file("encrypted.key", &pem("ENCRYPTED PRIVATE KEY", "AAAA"));
+    let pipe = dir.path().join("pipe");
+    mkfifo(&pipe, Mode::S_IRWXU).unwrap();
     let long = file("long", &"x".repeat(LONGEST as usize + 1));
     for (certificate, key, says, about_key) in [
         (&none, &good.key, "none: No such file", false),
@@ -47,6 +50,8 @@ fn what_cannot_be_used_is_named_with_the_remedy() {
         (&good.key, &good.key, "there is no certificate in", false),
         (&garbage, &good.key, "garbage cannot be used", false),
         (&cut, &good.key, "cut is malformed", false),
+        (&pipe, &good.key, "pipe is no regular file", false),
+        (&good.certificate, &pipe, "pipe is no regular file", true),
         (&long, &good.key, "long is longer than 1048576 bytes", false),
         (
             &good.certificate,
