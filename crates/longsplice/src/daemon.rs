@@ -356,15 +356,20 @@ async fn shut_down(mut in_force: InForce, signals: &mut Signals, is_replaced: bo
         shared.tracker.wait_empty(until).await;
         let left = until.saturating_duration_since(Instant::now());
         shared.splicer.end_relayed(left).await;
-        // Reset them as long as the kernel half knows the numbers of their sockets. A flow in the engine may outlive it.
-        shared.tracker.end_outside(End::Shutdown);
-        shared.tracker.wait_empty(Instant::now() + LAST_ENDS).await;
-        shared.splicer.shutdown(shutdown.into(), Duration::ZERO).await;
     };
     let outcome = tokio::select! {
+        // Begin, even if the second signal is there already.
+        biased;
         () = ended => Outcome::Clean,
-        () = signals.stop_requested() => Outcome::Hurried,
+        () = signals.stop_requested() => {
+            shared.splicer.end_relayed(Duration::ZERO).await;
+            Outcome::Hurried
+        }
     };
+    // Reset the rest as long as the kernel half knows the numbers of their sockets. A flow in the engine may outlive it.
+    shared.tracker.end_outside(End::Shutdown);
+    shared.tracker.wait_empty(Instant::now() + LAST_ENDS).await;
+    shared.splicer.shutdown(shutdown.into(), Duration::ZERO).await;
     in_force.rules().end().await;
     tokio::task::block_in_place(|| shared.access_log.flush(LAST_LINES));
     outcome

@@ -122,6 +122,36 @@ fn a_start_that_fails_keeps_what_a_killed_daemon_left_whatever_the_policy() {
     }
 }
 
+#[test]
+fn a_second_signal_ends_the_wait_and_follows_the_policy() {
+    for policy in ["end", "keep"] {
+        let mut bed = bed("term-twice", |c| {
+            let shutdown = format!("shutdown = \"{policy}\"\nshutdown_timeout = \"1h\"");
+            c.set(&shutdown)
+        });
+        let mut pairs = [connect(&bed, 8080, "detached"), connect(&bed, 8081, "dormant")];
+        let mut relayed = connect(&bed, 8082, "relay");
+        bed.daemon.terminate();
+        soon("the listeners to be closed", || !listens(&bed));
+        bed.daemon.terminate();
+        assert_eq!(bed.daemon.join(), Some(1), "{}", bed.daemon.log());
+        relayed.client.expect_reset(RESET_SOON);
+        relayed.server.expect_reset(RESET_SOON);
+        assert_eq!(bed.daemon.pins().exists(), policy == "keep");
+        for pair in &mut pairs {
+            if policy == "keep" {
+                pair.exchange(BYTES);
+                continue;
+            }
+            // An end that sends gets a reset.
+            pair.client.send(1);
+            pair.server.send(1);
+            pair.client.expect_reset(RESET_SOON);
+            pair.server.expect_reset(RESET_SOON);
+        }
+    }
+}
+
 /// Returns the sysctl of each family.
 fn loopback_forwarding(bed: &Bed) -> [String; 2] {
     ["ipv4", "ipv6"].map(|family| {
