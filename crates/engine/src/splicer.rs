@@ -172,7 +172,7 @@ impl Splicer {
     }
 
     /// Counts a connection that its handler carried to its end by itself, for a reason that rules out a pair, with so
-    /// many bytes of payload.
+    /// many bytes of payload; or a pair that came back without a splice and is done, whose bytes are counted already.
     pub fn count_relayed(&self, reason: RelayReason, bytes: u64) {
         self.context.stats.relayed(reason);
         self.count_relayed_bytes(bytes);

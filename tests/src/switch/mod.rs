@@ -78,6 +78,8 @@ pub struct Switch {
 /// Additional configuration.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct More<'a> {
+    /// Lines of the global settings.
+    pub head: &'a str,
     /// Lines of the listener.
     pub listener: &'a str,
     /// Lines of `[listener.http]`.
@@ -235,5 +237,5 @@ fn configuration(net: &Line, mode: Mode, more: More<'_>, nth: usize) -> Config {
         filled(more.upstream),
     )
     .unwrap();
-    Config::new().with(&text)
+    Config::new().set(more.head).with(&text)
 }

@@ -3,6 +3,7 @@
 use longsplice_tests::switch::{Backend, Client, Mode, More, Reply, Switch};
 
 const MORE: More<'_> = More {
+    head: "",
     listener: "",
     http: "",
     upstream: "sticky = \"place\"\nconnect_timeout = \"1s\"\n[[upstream.server]]\naddress = \"@SECOND@\"",

@@ -1,6 +1,6 @@
-//! Length from which replies are spliced when the configuration leaves it to the daemon.
+//! Length from which replies are spliced when the configuration leaves it to the daemon; interfaces without splices.
 
-use longsplice_tests::switch::{Backend, Mode, Switch, content};
+use longsplice_tests::switch::{Backend, Mode, More, Switch, content};
 
 /// Length above any threshold.
 const LONG: usize = 6 << 20;
@@ -33,4 +33,26 @@ fn the_daemon_finds_it_and_counts_only_the_splices_of_others() {
     body.extend(client.read_exactly(LONG - body.len()).unwrap());
     assert!(body == content(LONG));
     switch.assert_mode();
+}
+
+#[test]
+fn replies_that_cannot_be_spliced_are_counted_with_the_reason() {
+    let more = More {
+        head: "interfaces = [\"lo\"]",
+        ..More::default()
+    };
+    let switch = Switch::with("counted", Mode::Dormant, more);
+    let _server = Backend::start(&switch.net.server, switch.target());
+    let mut client = switch.connect();
+    for replies in 1..=2 {
+        assert!(client.get(&format!("/length/{LONG}")).body == content(LONG));
+        let status = switch
+            .daemon
+            .wait_status("the reply to be counted", |s| s.relayed("interface") == replies);
+        assert_eq!(
+            (status.spliced_total, status.relayed_total),
+            (0, replies),
+            "{status:?}"
+        );
+    }
 }

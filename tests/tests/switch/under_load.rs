@@ -14,6 +14,7 @@ const CLIENTS: usize = 6;
 
 /// Two servers with frequent health checks. Failing requests reveal a killed server.
 const CHECKED: More<'_> = More {
+    head: "",
     listener: "",
     http: "",
     upstream: "health = { http = \"/health\", interval = \"20ms\", rise = 1, fall = 1 }\nconnect_timeout = \"1s\"\n\

@@ -96,7 +96,7 @@ pub(crate) struct Stats {
 }
 
 impl Stats {
-    /// Counts a pair that ended without ever having been spliced.
+    /// Counts a pair that ended, or is done for its caller, without ever having been spliced.
     pub(crate) fn relayed(&self, reason: RelayReason) {
         *self.relayed.lock().entry(reason).or_default() += 1;
     }

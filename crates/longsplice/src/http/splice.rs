@@ -155,6 +155,9 @@ impl Session<'_> {
                 .splice_delay()
                 .learn(n, relayed, returned.relay_reason);
         }
+        if let Some(reason) = returned.relay_reason {
+            self.service.splicer().count_relayed(reason, 0);
+        }
         self.note(|told| told.returned(&returned));
         self.pace.take_back(&returned);
         at.half_closed |= returned.is_half_closed(Side::Client);
