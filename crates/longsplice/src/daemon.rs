@@ -14,7 +14,7 @@ use crate::{
     accelerator::{Accelerator, all_open},
     access_log::{AccessLog, End, record_flows},
     admin::{Admin, Claim, ClaimError, Places, claim, inherit, listing, server},
-    config::{Config, ListenerConfig, OnShutdown},
+    config::{Config, ListenerConfig, OnShutdown, rules},
     handover::{Departure, Handover, HandoverError, Inherited, Succession, request},
     listener::Shared,
     logging, memory,
@@ -71,7 +71,7 @@ pub async fn run(config: Config, load: Option<Load>, replace: bool) -> Result<Ou
     config.log_warnings();
     let mut signals = Signals::new().map_err(StartError::Signals)?;
     // Reject unknown interfaces: a typo would silently fall back to tc.
-    if let Some(name) = config.splicer.xdp.iter().find(|name| !is_there(name)) {
+    if let Some(name) = config.splicer.xdp.iter().find(|name| !rules::is_there(name)) {
         return Err(StartError::NoInterface(name.clone()));
     }
     let inherited = Inherited::from_activation();
@@ -373,10 +373,6 @@ async fn shut_down(mut in_force: InForce, signals: &mut Signals, is_replaced: bo
     in_force.rules().end().await;
     tokio::task::block_in_place(|| shared.access_log.flush(LAST_LINES));
     outcome
-}
-
-fn is_there(interface: &str) -> bool {
-    nix::net::if_::if_nametoindex(interface).is_ok()
 }
 
 /// Opens the splicer, or one that only relays if splicing is impossible: forwarding must always work.

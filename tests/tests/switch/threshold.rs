@@ -36,6 +36,33 @@ fn the_daemon_finds_it_and_counts_only_the_splices_of_others() {
 }
 
 #[test]
+fn an_interface_that_is_not_there_is_named_and_the_machine_is_not_blamed() {
+    let more = More {
+        head: "interfaces = [\"later0\"]",
+        ..More::default()
+    };
+    let switch = Switch::with("not-there", Mode::Auto, more);
+    let named = || {
+        let log = switch.daemon.log();
+        log.matches("there is no interface `later0`").count()
+    };
+    let log = switch.daemon.log();
+    assert_eq!(named(), 1, "{log}");
+    assert!(log.contains("the loopback is not among"), "{log}");
+    assert!(!log.contains("the machine is too busy"), "{log}");
+    switch.change(0, more);
+    assert_eq!(named(), 2, "once more at a reload");
+    let add = switch.net.forwarder.command("ip");
+    let added = add
+        .args(["link", "add", "later0", "type", "veth", "peer", "name", "later1"])
+        .output()
+        .unwrap();
+    assert!(added.status.success(), "{added:?}");
+    switch.change(0, more);
+    assert_eq!(named(), 2, "it is there now");
+}
+
+#[test]
 fn replies_that_cannot_be_spliced_are_counted_with_the_reason() {
     let more = More {
         head: "interfaces = [\"lo\"]",

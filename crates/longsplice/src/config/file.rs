@@ -80,10 +80,16 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Writes the warnings to the log.
+    /// Writes the warnings to the log, and which of the named interfaces are not there.
     pub fn log_warnings(&self) {
         for warning in &self.warnings {
             tracing::warn!("{}", warning.brief());
+        }
+        let named = self.splicer.interfaces.iter().flatten();
+        for name in named.filter(|name| !rules::is_there(name)) {
+            tracing::warn!(
+                "there is no interface `{name}`: nothing is spliced over it until it comes (`ip -br link` lists those that are there)"
+            );
         }
     }
 

@@ -54,6 +54,11 @@ pub fn congestion(name: &str) -> Option<Complaint> {
     })
 }
 
+/// Returns whether an interface of this name is there now.
+pub fn is_there(interface: &str) -> bool {
+    nix::net::if_::if_nametoindex(interface).is_ok()
+}
+
 /// Complains about an interface on which XDP cannot translate segments: it has no driver, or is not watched.
 pub fn xdp(name: &str, watched: Option<&[String]>) -> Option<Complaint> {
     let complaint = |what: &str, help| {

@@ -63,10 +63,17 @@ impl Threshold {
     /// Measures the length once with a few real splices over the loopback, in at most 100 ms. If that fails, the length
     /// stays unchanged, and the log tells why.
     pub async fn measure(&self, splicer: &Splicer) {
-        if self.0.load(Ordering::Relaxed) != 0 || !splicer.health().splice_available {
+        let health = splicer.health();
+        if self.0.load(Ordering::Relaxed) != 0 || !health.splice_available {
             return;
         }
-        match measure(splicer, PATIENCE).await {
+        let measured = match health.interfaces.iter().any(|name| name == "lo") {
+            true => measure(splicer, PATIENCE).await,
+            false => Err(io::Error::other(
+                "the loopback is not among the interfaces that are watched",
+            )),
+        };
+        match measured {
             Ok(measured) => {
                 self.0.store(measured.bytes, Ordering::Relaxed);
                 tracing::info!(
