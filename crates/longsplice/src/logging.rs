@@ -3,6 +3,7 @@
 mod limit;
 
 use std::{
+    env,
     io::{self, IsTerminal},
     sync::OnceLock,
 };
@@ -23,7 +24,10 @@ static SET_FILTER: OnceLock<Box<dyn Fn(EnvFilter) + Send + Sync>> = OnceLock::ne
 /// Starts logging. Only the first call of a process has an effect.
 pub(crate) fn start(config: LogConfig) {
     limit().set(config.lines_per_second);
-    let from_env = EnvFilter::try_from_env(ENV).ok();
+    let (from_env, wrong) = match EnvFilter::try_from_env(ENV) {
+        Ok(filter) => (Some(filter), None),
+        Err(error) => (None, env::var_os(ENV).map(|text| (text, error))),
+    };
     let given = from_env.is_some();
     let filter = from_env.unwrap_or_else(|| EnvFilter::new(level(config.level)));
     let builder = fmt().with_env_filter(filter).with_writer(io::stderr);
@@ -57,6 +61,13 @@ pub(crate) fn start(config: LogConfig) {
                 });
             }
         }
+    }
+    if let Some((text, error)) = wrong {
+        tracing::warn!(
+            %error,
+            "{ENV}={} is not understood: the level of the configuration is in force",
+            text.display()
+        );
     }
 }
 

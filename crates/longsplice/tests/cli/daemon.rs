@@ -323,3 +323,20 @@ fn without_privileges_it_relays_and_says_so_once() {
     assert_eq!(status["health"]["splice_available"], false);
     assert_eq!(status["spliced_total"], 0);
 }
+
+#[test]
+fn a_level_in_the_environment_that_is_not_understood_is_told() {
+    let name = instance("level");
+    let args = [
+        "forward",
+        "--listen",
+        "127.0.0.1:0",
+        "--to",
+        "127.0.0.1:9",
+        "--instance",
+        &name,
+    ];
+    let daemon = Daemon::start_command(&name, longsplice(&args).env("LONGSPLICE_LOG", "longsplice=loud"));
+    let told = |line: &&String| line.contains("LONGSPLICE_LOG=longsplice=loud is not understood");
+    assert!(daemon.log.iter().any(|line| told(&line)), "{:#?}", daemon.log);
+}
