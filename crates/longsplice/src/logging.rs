@@ -5,9 +5,11 @@ mod limit;
 use std::{
     env,
     io::{self, IsTerminal},
+    os::fd::AsFd,
     sync::OnceLock,
 };
 
+use rustix::fs::fstat;
 use tracing_subscriber::{EnvFilter, fmt};
 
 use limit::Limited;
@@ -32,7 +34,7 @@ pub(crate) fn start(config: LogConfig) {
     let filter = from_env.unwrap_or_else(|| EnvFilter::new(level(config.level)));
     let builder = fmt().with_env_filter(filter).with_writer(io::stderr);
     // The journal adds its own time.
-    let in_journal = std::env::var_os("JOURNAL_STREAM").is_some();
+    let in_journal = env::var("JOURNAL_STREAM").is_ok_and(|stream| is_stream(io::stderr(), &stream));
     match config.format {
         LogFormat::Json => {
             let builder = builder.json().flatten_event(true).with_target(false);
@@ -71,6 +73,12 @@ pub(crate) fn start(config: LogConfig) {
     }
 }
 
+/// Returns whether a file is the stream that `JOURNAL_STREAM` names as DEVICE:INODE. A program that a service starts has
+/// the variable, too, wherever its output goes.
+fn is_stream(file: impl AsFd, named: &str) -> bool {
+    fstat(file).is_ok_and(|stat| format!("{}:{}", stat.st_dev, stat.st_ino) == named)
+}
+
 /// Stores the function that changes the filter, unless the filter is fixed. (A second start is refused; the settings of
 /// the first remain.)
 fn begin(changes: bool, set: impl Fn(EnvFilter) -> bool + Send + Sync + 'static) {
@@ -103,5 +111,27 @@ fn level(level: LogLevel) -> &'static str {
              longsplice_dataplane=debug,longsplice_dataplane::dataplane=info"
         }
         LogLevel::Trace => "trace",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use super::*;
+
+    #[test]
+    fn the_journal_is_known_by_its_device_and_inode() {
+        let file = tempfile::tempfile().unwrap();
+        let m = file.metadata().unwrap();
+        let (device, inode) = (m.dev(), m.ino());
+        assert!(is_stream(&file, &format!("{device}:{inode}")));
+        for other in [
+            format!("{device}:{}", inode + 1),
+            format!("{}:{inode}", device + 1),
+            String::new(),
+        ] {
+            assert!(!is_stream(&file, &other), "{other}");
+        }
     }
 }

@@ -324,6 +324,26 @@ fn without_privileges_it_relays_and_says_so_once() {
     assert_eq!(status["spliced_total"], 0);
 }
 
+/// A program that a service starts inherits the variable of the service's own output.
+#[test]
+fn lines_that_go_elsewhere_than_the_journal_have_their_time() {
+    let name = instance("journal");
+    let args = [
+        "forward",
+        "--listen",
+        "127.0.0.1:0",
+        "--to",
+        "127.0.0.1:9",
+        "--instance",
+        &name,
+    ];
+    let mut daemon = Daemon::start_command(&name, longsplice(&args).env("JOURNAL_STREAM", "1:1"));
+    let line = daemon.log.last().unwrap();
+    assert!(line.starts_with(|c: char| c.is_ascii_digit()), "{line}");
+    daemon.signal(Signal::SIGTERM);
+    assert!(daemon.wait().success());
+}
+
 #[test]
 fn a_level_in_the_environment_that_is_not_understood_is_told() {
     let name = instance("level");
