@@ -1,7 +1,7 @@
 //! Reads the file: converts it as written into the configuration, applies defaults, and checks ranges and combinations
 //! of keys.
 
-use std::{ops::Range, path::PathBuf, time::Duration};
+use std::{ops::Range, os::unix::net::SocketAddr, path::PathBuf, time::Duration};
 
 use longsplice_engine::{ParseXdpModeError, Shutdown, SplicerConfig, XdpMode, rules::Rule};
 use serde::{Deserialize, Serialize};
@@ -357,6 +357,18 @@ impl Settler<'_> {
         if !path.get_ref().is_absolute() {
             let help = "a relative path would depend on where the daemon was started";
             self.complain(path.span(), "the path of the admin socket is not absolute", help);
+            return;
+        }
+        // The socket is made under a name beside it, which is longer by one byte.
+        let mut made_at = path.get_ref().clone().into_os_string();
+        made_at.push("~");
+        if let Err(error) = SocketAddr::from_pathname(made_at) {
+            let help = "use 106 bytes at most, none of them zero";
+            self.complain(
+                path.span(),
+                format!("no socket can have this path: {error}"),
+                help,
+            );
         }
     }
 }

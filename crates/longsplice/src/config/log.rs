@@ -70,15 +70,16 @@ impl Settler<'_> {
     /// Checks and converts the table.
     pub(super) fn log(&mut self, log: &RawLog) -> LogConfig {
         let default = LogConfig::default();
-        let unlimited = |n: &&Spanned<i64>| *n.get_ref() != 0;
         let given = log.lines_per_second.as_ref();
         LogConfig {
             format: log.format.unwrap_or_default(),
             level: log.level.unwrap_or_default(),
-            lines_per_second: match given.filter(unlimited) {
-                None if given.is_some() => 0,
-                limit => self.count("log.lines_per_second", limit, default.lines_per_second, 1_000_000),
-            },
+            lines_per_second: self.number(
+                "log.lines_per_second",
+                given,
+                default.lines_per_second,
+                0..=1_000_000,
+            ),
         }
     }
 }

@@ -22,7 +22,8 @@ mod tls;
 mod upstream;
 
 use std::{
-    fs, io,
+    fs::File,
+    io::{self, Read},
     path::{Path, PathBuf},
 };
 
@@ -45,6 +46,9 @@ pub use upstream::{
     Statuses, UpstreamConfig,
 };
 
+/// Limit of a file, in bytes. A file may be a device without an end.
+const LONGEST: u64 = 16 << 20;
+
 /// Reason why a configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
@@ -56,6 +60,9 @@ pub enum ConfigError {
         /// Error of the system.
         source: io::Error,
     },
+    /// The file is longer than any configuration.
+    #[error("{} is longer than {LONGEST} bytes", .0.display())]
+    TooLong(PathBuf),
     /// The file is invalid; each diagnostic has its position.
     #[error("{}", join(.0))]
     Wrong(Vec<Diagnostic>),
@@ -81,10 +88,16 @@ pub fn load_rules(path: &Path) -> Result<Vec<Rule>, ConfigError> {
 
 /// Reads the text of a file.
 fn read(path: &Path) -> Result<String, ConfigError> {
-    let bytes = fs::read(path).map_err(|source| ConfigError::Read {
-        path: path.to_owned(),
-        source,
-    })?;
+    let mut bytes = Vec::new();
+    File::open(path)
+        .and_then(|file| file.take(LONGEST + 1).read_to_end(&mut bytes))
+        .map_err(|source| ConfigError::Read {
+            path: path.to_owned(),
+            source,
+        })?;
+    if bytes.len() as u64 > LONGEST {
+        return Err(ConfigError::TooLong(path.to_owned()));
+    }
     String::from_utf8(bytes).map_err(|e| {
         let good = e.as_bytes().get(..e.utf8_error().valid_up_to());
         let good = String::from_utf8_lossy(good.unwrap_or_default());

@@ -1,6 +1,12 @@
 //! Reads the settings for operators: metrics, the access log, and the effect of a reload on open flows.
 
-use std::{fmt, net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
+use std::{
+    fmt,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    str::FromStr,
+    time::Duration,
+};
 
 use longsplice_core::policy::parse_bytes;
 use serde::Deserialize;
@@ -164,9 +170,10 @@ impl Settler<'_> {
 
     fn access_log(&mut self, raw: RawAccessLog) -> AccessLogConfig {
         let path = raw.path.get_ref();
-        if path.is_empty() || path.contains('\0') {
+        let is_folder = path.ends_with('/') || Path::new(path).file_name().is_none();
+        if path.is_empty() || path.contains('\0') || is_folder {
             let help = "name a file, such as \"/var/log/longsplice/access.log\", or \"stdout\"";
-            self.complain(raw.path.span(), "this is no path", help);
+            self.complain(raw.path.span(), "this is no path of a file", help);
         }
         let format = raw.format.unwrap_or_default();
         if let (Some(given), true) = (&raw.flow_interval, format != AccessLogFormat::Json) {
@@ -246,6 +253,9 @@ mod tests {
             ("[metrics]\nlisten = \"127.0.0.1:0\"", "port 0"),
             ("[metrics]", "listen"),
             ("[access_log]\npath = \"\"", "no path"),
+            ("[access_log]\npath = \"/\"", "no path of a file"),
+            ("[access_log]\npath = \"logs/\"", "no path of a file"),
+            ("[access_log]\npath = \"..\"", "no path of a file"),
             ("[access_log]\npath = \"x\"\nformat = \"xml\"", "xml"),
             ("[access_log]\npath = \"x\"\nsize = 1", "size"),
             ("on_reload = \"drop\"", "drop"),

@@ -1,7 +1,7 @@
 //! Checks that apply to the file and to the command line. Each check returns its complaint.
 
 use std::{
-    net::{IpAddr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     ops::RangeInclusive,
     time::Duration,
 };
@@ -130,8 +130,13 @@ pub fn overlap(new: SocketAddr, earlier: SocketAddr) -> Option<String> {
 /// Complains about a listener whose target is itself: it would connect to itself until the descriptors are used up.
 pub fn connects_to_itself(listen: SocketAddr, to: &Target) -> Option<String> {
     let to = to.literal()?;
-    let local = |ip: IpAddr| ip.is_loopback() || ip.is_unspecified();
-    let same_host = to.ip() == listen.ip() || (listen.ip().is_unspecified() && local(to.ip()));
+    // The kernel takes the unspecified address for the loopback's.
+    let reached = match to.ip() {
+        IpAddr::V4(Ipv4Addr::UNSPECIFIED) => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(Ipv6Addr::UNSPECIFIED) => Ipv6Addr::LOCALHOST.into(),
+        other => other,
+    };
+    let same_host = reached == listen.ip() || (listen.ip().is_unspecified() && reached.is_loopback());
     (to.port() == listen.port() && same_host).then(|| format!("{listen} would forward to itself ({to})"))
 }
 

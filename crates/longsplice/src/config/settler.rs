@@ -42,12 +42,24 @@ impl<'a> Settler<'a> {
 
     /// Checks a whole number from 1 to `most`.
     pub(super) fn count(&mut self, key: &str, given: Option<&Spanned<i64>>, default: u32, most: u32) -> u32 {
+        self.number(key, given, default, 1..=most)
+    }
+
+    /// Checks a whole number in this range.
+    pub(super) fn number(
+        &mut self,
+        key: &str,
+        given: Option<&Spanned<i64>>,
+        default: u32,
+        range: RangeInclusive<u32>,
+    ) -> u32 {
         let Some(given) = given else { return default };
         match u32::try_from(*given.get_ref()) {
-            Ok(n) if (1..=most).contains(&n) => n,
+            Ok(n) if range.contains(&n) => n,
             _ => {
                 let message = format!("{key} is out of range: {}", given.get_ref());
-                self.complain(given.span(), message, &format!("use 1 to {most}"));
+                let help = format!("use {} to {}", range.start(), range.end());
+                self.complain(given.span(), message, &help);
                 default
             }
         }

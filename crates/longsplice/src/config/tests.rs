@@ -1,4 +1,4 @@
-use std::{path::Path, time::Duration};
+use std::{fs, path::Path, time::Duration};
 
 use proptest::prelude::*;
 
@@ -145,6 +145,10 @@ fn messages_name_the_place_and_the_remedy() {
             "x.toml:6:17: flow_interval is out of range: 10ms\n   6 | flow_interval = \"10ms\"\n     |                 ^^^^^^\n     = use 1s to 1d",
         ),
         (
+            format!("{listener}[log]\nlines_per_second = -1\n"),
+            "x.toml:5:20: log.lines_per_second is out of range: -1\n   5 | lines_per_second = -1\n     |                    ^^\n     = use 0 to 1000000",
+        ),
+        (
             format!("max_flows = -1\n{listener}"),
             "x.toml:1:13: max_flows is out of range: -1\n   1 | max_flows = -1\n     |             ^^\n     = use 1 to 67108864",
         ),
@@ -172,6 +176,10 @@ fn messages_name_the_place_and_the_remedy() {
         (
             "[[listener]]\nlisten = \":80\"\nto = [\"127.0.0.1:80\"]\n".to_owned(),
             "x.toml:3:7: 0.0.0.0:80 would forward to itself (127.0.0.1:80)\n   3 | to = [\"127.0.0.1:80\"]\n     |       ^^^^^^^^^^^^^^\n     = name the server that is to be reached",
+        ),
+        (
+            "[[listener]]\nlisten = \"127.0.0.1:80\"\nto = \"0.0.0.0:80\"\n".to_owned(),
+            "x.toml:3:6: 127.0.0.1:80 would forward to itself (0.0.0.0:80)\n   3 | to = \"0.0.0.0:80\"\n     |      ^^^^^^^^^^^^\n     = name the server that is to be reached",
         ),
         (
             "[[listener]]\nlisten = \":0\"\nto = \"a:0\"\n".to_owned(),
@@ -233,6 +241,28 @@ fn a_file_that_is_not_utf8_is_named_with_the_line() {
             .unwrap_err()
             .to_string()
             .contains("cannot read /nonexistent")
+    );
+}
+
+#[test]
+fn a_file_without_an_end_is_given_up() {
+    let e = load(Path::new("/dev/zero")).unwrap_err().to_string();
+    assert_eq!(e, "/dev/zero is longer than 16777216 bytes");
+}
+
+#[test]
+fn an_admin_socket_has_a_path_that_a_socket_can_have() {
+    let with = |path: &str| format!("admin = \"{path}\"\n[[listener]]\nlisten = \":80\"\nto = \"a:1\"\n");
+    let longest = format!("/{}", "a".repeat(105));
+    assert!(parse(Path::new("x.toml"), &with(&longest)).is_ok());
+    for path in [format!("{longest}a"), "/run/a\\u0000b".to_owned()] {
+        let e = errors(&with(&path));
+        assert!(e.starts_with("x.toml:1:9: no socket can have this path"), "{e}");
+    }
+    let e = errors(&with("run/a"));
+    assert!(
+        e.starts_with("x.toml:1:9: the path of the admin socket is not absolute"),
+        "{e}"
     );
 }
 

@@ -190,10 +190,10 @@ impl Settler<'_> {
                 HOUR / 6,
             ),
             congestion: self.congestion(raw.congestion),
-            retries: Some(self.number("retries", raw.retries, 2, 1000)),
-            queue: self.number("queue", raw.queue, d.queue, 1 << 16),
+            retries: Some(self.number("retries", raw.retries.as_ref(), 2, 0..=1000)),
+            queue: self.number("queue", raw.queue.as_ref(), d.queue, 0..=1 << 16),
             queue_timeout: self.period("queue_timeout", raw.queue_timeout, d.queue_timeout, ms, HOUR),
-            max_idle: self.number("max_idle", raw.max_idle, d.max_idle, 1 << 16),
+            max_idle: self.number("max_idle", raw.max_idle.as_ref(), d.max_idle, 0..=1 << 16),
             idle_timeout: self.period("idle_timeout", raw.idle_timeout, d.idle_timeout, ms, HOUR * 24),
             send_proxy: raw.send_proxy.and_then(|given| self.proxy_version(&given)),
             health: raw.health.map(|given| health::health(self, given)),
@@ -201,19 +201,6 @@ impl Settler<'_> {
             outlier_status,
             slow_start: self.period("slow_start", raw.slow_start, Duration::ZERO, Duration::ZERO, HOUR),
             ..d
-        }
-    }
-
-    /// Checks a whole number that may be 0.
-    fn number(&mut self, key: &str, given: Option<Spanned<i64>>, default: u32, most: u32) -> u32 {
-        let Some(given) = given else { return default };
-        match u32::try_from(*given.get_ref()) {
-            Ok(n) if n <= most => n,
-            _ => {
-                let message = format!("{key} is out of range: {}", given.get_ref());
-                self.complain(given.span(), message, &format!("use 0 to {most}"));
-                default
-            }
         }
     }
 

@@ -203,12 +203,13 @@ pub(super) fn outlier_detection(
         return (default, false);
     };
     let ms = Duration::from_millis(1);
-    let failures = match &raw.failures {
-        Some(given) if *given.get_ref() == 0 => 0,
-        given => s.count("failures", given.as_ref(), default.failures, MOST_IN_A_ROW),
-    };
     let rules = PassiveRules {
-        failures,
+        failures: s.number(
+            "failures",
+            raw.failures.as_ref(),
+            default.failures,
+            0..=MOST_IN_A_ROW,
+        ),
         period: s.period("period", raw.period, default.period, ms, DAY),
         ejection_time: s.period("ejection_time", raw.ejection_time, default.ejection_time, ms, DAY),
     };

@@ -173,7 +173,7 @@ fn what_cannot_be_meant_is_refused_with_its_place_and_the_remedy() {
         ),
         (
             format!("{ONE}\noutlier_detection = {{ failures = -1 }}"),
-            "failures is out of range",
+            "use 0 to 1000",
         ),
         (
             format!("{ONE}\nserver = [{{ address = \"a:1\", weight = 0 }}]"),
