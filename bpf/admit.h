@@ -42,6 +42,15 @@ static __always_inline int may_challenge(const struct ls_record *rec)
 
 #define NANOSECONDS 1000000000ULL
 
+/* Returns whether more than `burst` bytes are owed by an account that stands this far ahead. The product has
+ * up to 96 bits; 2^62 of it are more than any burst. */
+static __always_inline int owes_more(__u64 ahead, __u32 rate, __u32 burst)
+{
+	__u64 high = (ahead >> 32) * rate + ((ahead & ~0U) * rate >> 32);
+
+	return high >> 30 || ahead * rate > burst * NANOSECONDS;
+}
+
 /*
  * Returns whether a segment of the sender is beyond a rate; if not, charges for it: a token bucket that is
  * stored as one time (GCRA, ITU-T I.371 appendix I, in the form of virtual scheduling).
@@ -61,7 +70,7 @@ __noinline int over_limit(__u64 *account, __u32 rate, __u32 burst, const struct 
 	for (int i = 0; i < 4; i++) {
 		old = *(volatile __u64 *)account;
 		tat = old > now ? old : now;
-		if ((tat - now) * rate > burst * NANOSECONDS)
+		if (owes_more(tat - now, rate, burst))
 			return 1;
 		if (!seg->in_place)
 			return 0;

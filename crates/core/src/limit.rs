@@ -3,7 +3,7 @@
 
 use std::{fmt, str::FromStr};
 
-use crate::policy::parse_bytes;
+use crate::{policy::parse_bytes, side::PerSide};
 
 /// Parts of a second after which the freed bytes are worth a read.
 const WORTHWHILE_PARTS: u32 = 100;
@@ -76,6 +76,15 @@ impl Rate {
             .saturating_add(u64::try_from(time).unwrap_or(u64::MAX))
     }
 
+    /// Returns `paid` after a change from the rate `before` to this one: the account owes as many bytes, but no more than the
+    /// burst. What is beyond that was another burst's.
+    fn take_over(self, before: Rate, paid: u64, now: u64) -> u64 {
+        let owed = u128::from(paid.saturating_sub(now)) * u128::from(before.per_second);
+        let owed = owed.min(u128::from(self.burst) * u128::from(NANOSECONDS));
+        let time = owed / u128::from(self.per_second);
+        now.saturating_add(u64::try_from(time).unwrap_or(u64::MAX))
+    }
+
     /// Returns the nanoseconds after which `bytes` may pass; more than the burst never may at once.
     pub fn wait(self, paid: u64, now: u64, bytes: u32) -> u64 {
         let free = u64::from(self.burst.saturating_sub(bytes)) * NANOSECONDS / u64::from(self.per_second);
@@ -111,6 +120,18 @@ impl RateLimit {
             client: Some(rate),
             server: Some(rate),
         }
+    }
+
+    /// Returns both accounts after a change from the limit `before` to this one: see [`Rate`]. A rate that has not changed keeps its
+    /// account as it is, and a side without a limit owes nothing.
+    #[must_use]
+    pub fn take_over(&self, before: &RateLimit, paid: PerSide<u64>, now: u64) -> PerSide<u64> {
+        let rates = PerSide::new((before.client, self.client), (before.server, self.server));
+        rates.zip(paid).map(|(rates, paid)| match rates {
+            (_, None) => 0,
+            (Some(before), Some(after)) if before != after => after.take_over(before, paid, now),
+            _ => paid,
+        })
     }
 
     /// Returns whether no direction is limited.
@@ -242,6 +263,51 @@ mod tests {
         let most = Rate::new(u64::from(u32::MAX)).unwrap().with_burst(u32::MAX);
         assert_eq!(most.allowance(u64::MAX, 0), 0);
         assert_eq!(most.charge(u64::MAX, 0, u64::MAX), u64::MAX);
+    }
+
+    #[test]
+    fn an_account_owes_bytes_whatever_its_rate_becomes() {
+        let (now, limit) = (7 * SECOND, |text: &str| text.parse::<RateLimit>().unwrap());
+        let owed = |limit: &RateLimit, paid: PerSide<u64>| {
+            let owed =
+                |rate: Option<Rate>, paid| rate.map(|rate| u64::from(rate.burst) - rate.allowance(paid, now));
+            [owed(limit.client, paid.client), owed(limit.server, paid.server)]
+        };
+        let slow = limit("2kB/s,burst=64kB");
+        let paid = PerSide::new(now + 20 * SECOND, now + 3600 * SECOND);
+        for (rate, expected) in [
+            ("100MB/s", [40_000, 7_200_000]),
+            ("1kB/s", [40_000, 65_536]),
+            ("4294967295B/s,burst=4294967295B", [40_000, 7_200_000]),
+            ("1kB/s,burst=1", [1, 1]),
+        ] {
+            let new = limit(rate);
+            let later = new.take_over(&slow, paid, now);
+            for (found, expected) in owed(&new, later).into_iter().zip(expected) {
+                let found = found.unwrap();
+                // A nanosecond of the highest rate is 4 bytes.
+                assert!(
+                    found <= expected && found + 5 >= expected,
+                    "{rate}: {found}, of {expected}"
+                );
+            }
+            // Neither wait is longer than that of an account that has used up its burst.
+            let rate = new.client.unwrap();
+            let full = rate.charge(0, now, rate.burst.into());
+            assert!(later.client.max(later.server) <= full);
+        }
+        // A debt beyond the burst stays while the rate does.
+        assert_eq!(slow.take_over(&slow, paid, now), paid);
+        assert_eq!(slow.take_over(&RateLimit::default(), paid, now), paid);
+        assert_eq!(limit("client=1MB/s").take_over(&slow, paid, now).server, 0);
+        let none = slow.take_over(&limit("1MB/s"), PerSide::new(0, now - 1), now);
+        assert_eq!(owed(&slow, none), [Some(0), Some(0)]);
+        // The numbers are beyond any account's.
+        let fast = limit("4294967295B/s,burst=4294967295B");
+        assert_eq!(
+            slow.take_over(&fast, PerSide::both(u64::MAX), u64::MAX - 1),
+            PerSide::both(u64::MAX)
+        );
     }
 
     #[test]

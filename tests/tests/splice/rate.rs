@@ -11,9 +11,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use longsplice_engine::{Pair as Near, Side, Until, policy::SplicePolicy};
 use longsplice_lab::{Emulated, LinkSpec};
 use longsplice_repair::tcp_info;
-use longsplice_tests::{Config, Daemon, Pair, Raise, emulated, soon};
+use longsplice_tests::{Config, Daemon, Pair, Raise, emulated, library::Desk, soon};
 use parking_lot::Mutex;
 use socket2::SockRef;
 
@@ -80,6 +81,24 @@ fn is_within(what: &str, part: f64, least: f64, most: f64, net: &Emulated) {
     let found = format!("{what}: {:.1} % of the limit", part * 100.0);
     eprintln!("{found}");
     assert!((least..=most).contains(&part), "{found}; {verdict}");
+}
+
+/// A pair comes back when the burst of its limit is used up for a minute.
+#[test]
+fn a_pair_that_came_back_owes_no_time_of_its_old_limit() {
+    const BURST: u64 = 64 << 10;
+    let desk = Desk::new("rate-raised");
+    let (mut pair, near) = desk.connect();
+    let near = near.with_splice(SplicePolicy::Never);
+    let slow = near.with_rate_limit("server=1kB/s".parse().unwrap());
+    let call = desk.library.splice(slow, Until::bytes_from(Side::Server, BURST));
+    pair.exchange_unevenly(0, BURST);
+    let mut next = Near::from(call.returned());
+    next.rate_limit = "server=100MB/s".parse().unwrap();
+    let call = desk.library.splice(next, Until::closed());
+    pair.exchange_unevenly(0, BURST);
+    pair.close();
+    call.closed();
 }
 
 /// CUBIC runs from its slow start on against a bucket that drops.

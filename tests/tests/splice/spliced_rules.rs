@@ -213,6 +213,37 @@ fn the_lesser_of_two_limits_holds_and_the_flows_own_comes_back() {
     }
 }
 
+/// The slow rule's burst is used up for a minute.
+#[test]
+fn a_limit_that_is_raised_lets_payload_pass_at_once() {
+    for (name, policy, state) in [
+        ("sr-raise", Policy::DETACHED, "detached"),
+        ("sr-raise-d", Policy::DORMANT, "dormant"),
+    ] {
+        let bed = Bed::new(name, policy);
+        let mut pair = bed.connect_spliced(state);
+        let limit = |rate: &str| {
+            rule(
+                bed.net.client_addr,
+                "rate",
+                &format!("\"limit\"\nrate_limit = \"{rate}\""),
+            )
+        };
+        load(&bed.daemon, &limit("1kB/s")).unwrap();
+        for end in [&mut pair.client, &mut pair.server] {
+            end.send(5 * BYTES);
+        }
+        soon("a drop on each side", || {
+            pair.client.sent_again() > 0 && pair.server.sent_again() > 0
+        });
+        load(&bed.daemon, &limit("100MB/s")).unwrap();
+        for end in [&mut pair.client, &mut pair.server] {
+            end.receive(5 * BYTES);
+        }
+        pair.close();
+    }
+}
+
 #[test]
 fn what_rules_say_holds_without_a_daemon_until_the_next_one_decides() {
     let mut bed = Bed::new("sr-kill", Policy::DORMANT);

@@ -9,7 +9,7 @@ use super::Dataplane;
 use crate::{
     abi::{Leg, PerSide, Pod, ls_mark, ls_ruled, ls_ruling},
     flows::to_io,
-    run,
+    run, time,
 };
 
 /// Verdict of rules on a spliced flow. It holds while the flow is dormant or detached, without a process, too.
@@ -38,19 +38,24 @@ impl Dataplane {
     /// # Errors
     /// Returns an error if the kernel has no memory for it: no ruling holds then.
     pub fn rule_flow(&self, leg: Leg, serial: u32, ruling: &Ruling) -> io::Result<bool> {
-        let before = self.ruling(serial);
-        let side = |rate: Option<Rate>, before: Option<&ls_ruled>| ls_ruled {
-            // Keep the account: a replacement of rules must not give each flow another burst.
-            tat: before.map_or(0, |before| before.tat),
+        let [client, server] = self.ruling(serial).unwrap_or_default().from;
+        let before = RateLimit {
+            client: rate_of(&client),
+            server: rate_of(&server),
+        };
+        // Keep the account: a replacement of rules must not give each flow another burst.
+        let paid = PerSide::new(client.tat, server.tat);
+        let paid = ruling.limit.take_over(&before, paid, time::monotonic());
+        let side = |rate: Option<Rate>, tat: u64| ls_ruled {
+            tat,
             rate: rate.map_or(0, Rate::per_second),
             burst: rate.map_or(0, Rate::burst),
             ..ls_ruled::default()
         };
-        let before = before.as_ref();
         let element = ls_ruling {
             from: [
-                side(ruling.limit.client, before.map(|b| &b.from[0])),
-                side(ruling.limit.server, before.map(|b| &b.from[1])),
+                side(ruling.limit.client, paid.client),
+                side(ruling.limit.server, paid.server),
             ],
             drop: ruling.drop.into(),
             ..ls_ruling::default()
@@ -125,4 +130,8 @@ impl Dataplane {
         let gone = (self.flows).at_rest(|| run::with_argument(self.mark_ruled.as_fd(), argument.bytes()))?;
         Ok(gone == 0)
     }
+}
+
+fn rate_of(ruled: &ls_ruled) -> Option<Rate> {
+    Rate::new(ruled.rate.into()).map(|rate| rate.with_burst(ruled.burst))
 }

@@ -93,6 +93,17 @@ fn what_has_no_payload_is_never_held_back() {
     });
 }
 
+/// The product of such a debt and the rate is greater than 64 bits, of which the lower ones say 4 seconds. The burst is 8.
+#[test]
+fn a_debt_of_any_length_holds_payload_back() {
+    let rate = Rate::new(1 << 28).expect("in range").with_burst(u32::MAX >> 1);
+    for debt in [1 << 36, 1 << 62] {
+        limited(rate, monotonic() + debt + 4 * SECOND, |flow| {
+            drops(flow, Side::Client, &flow.later(Side::Client, 0, 1, 0));
+        });
+    }
+}
+
 #[test]
 fn a_super_packet_longer_than_the_burst_passes_whole() {
     limited(slow(1), 0, |flow| {

@@ -106,7 +106,8 @@ pub(crate) struct Before {
     pub(crate) legs: PerSide<LegInfo>,
     /// True if it was spliced.
     pub(crate) spliced: bool,
-    /// Account of its rate limit, by side: see [`longsplice_core::limit::Rate`].
+    /// Its rate limit, and the account of that, by side: see [`longsplice_core::limit::Rate`].
+    pub(crate) rate_limit: RateLimit,
     pub(crate) paid: PerSide<u64>,
     /// True for a side whose FIN was passed to the other end.
     pub(crate) half_closed: PerSide<bool>,
@@ -225,7 +226,8 @@ impl Pair {
     }
 
     /// Continues the rate limit of another pair ([`Returned::paid`]): one limit for all that a client gets from several
-    /// servers, one after the other. A pair that came back keeps its own account instead.
+    /// servers, one after the other. That pair had the same limit. A pair that came back keeps its own account instead, also if
+    /// its limit is changed: it owes the same bytes.
     #[must_use]
     pub fn with_paid(self, paid: PerSide<u64>) -> Pair {
         Pair { paid, ..self }
@@ -317,7 +319,6 @@ pub struct Returned {
     pub(crate) splice: SplicePolicy,
     pub(crate) detach: DetachPolicy,
     pub(crate) outstanding: Outstanding,
-    pub(crate) rate_limit: RateLimit,
     pub(crate) idle: IdlePolicy,
     pub(crate) splice_min: Option<u64>,
     pub(crate) handle: Option<FlowHandle>,
@@ -360,7 +361,7 @@ impl From<Returned> for Pair {
             splice: r.splice,
             detach: r.detach,
             outstanding: r.outstanding,
-            rate_limit: r.rate_limit,
+            rate_limit: r.before.rate_limit,
             idle: r.idle,
             handle: r.handle,
             successor: SuccessorAction::default(),

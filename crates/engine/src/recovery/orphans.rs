@@ -161,6 +161,10 @@ fn awake(
         }),
         spliced: true,
         half_closed: states.as_ref().map(|leg| leg.bypassed_fin),
+        rate_limit: RateLimit {
+            client: states.client.rate,
+            server: states.server.rate,
+        },
         paid: states.map(|leg| leg.paid),
         cookies: cookies(&client, &server).map_err(fail)?,
         active: now,
@@ -185,10 +189,6 @@ fn awake(
         splice: SplicePolicy::Never,
         detach: DetachPolicy::Now,
         outstanding: Outstanding::Await,
-        rate_limit: RateLimit {
-            client: states.client.rate,
-            server: states.server.rate,
-        },
         idle: IdlePolicy::default(),
         handle: None,
         before,

@@ -69,6 +69,7 @@ impl Session<'_> {
             id: self.id(),
             legs: self.legs,
             spliced: self.spliced,
+            rate_limit: self.throttle.limit(),
             paid: self.throttle.paid(),
             half_closed,
             cookies: match self.cookies {
@@ -96,7 +97,6 @@ impl Session<'_> {
             splice: self.splice,
             detach: self.detach,
             outstanding: self.outstanding,
-            rate_limit: self.throttle.limit(),
             idle: self.idle.policy(),
             handle: self.handle,
             is_trial: self.is_trial,

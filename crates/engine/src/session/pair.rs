@@ -7,7 +7,7 @@ use longsplice_core::{
     policy::{DetachPolicy, SplicePolicy},
     seq::Seq,
 };
-use longsplice_dataplane::{Direction, Mapping, PerSide, Side};
+use longsplice_dataplane::{Direction, Mapping, PerSide, Side, monotonic};
 use longsplice_repair::options;
 use tokio::time::{Instant, sleep_until};
 
@@ -148,6 +148,9 @@ impl<'a> Session<'a> {
             (None, Some(before)) if context.is_still_its(before.id) => before.id,
             _ => context.next_id(),
         };
+        let paid = before.map_or(pair.paid, |b| {
+            (pair.rate_limit).take_over(&b.rate_limit, b.paid, monotonic())
+        });
         let now = Instant::now();
         let mut session = Session {
             context,
@@ -159,7 +162,7 @@ impl<'a> Session<'a> {
                 .asking_after(pair.splice_min),
             pump: Pump::new(pair.client, pair.server),
             traps: Traps::new(until, pair.successor, now),
-            throttle: Throttle::new(pair.rate_limit, before.map_or(pair.paid, |b| b.paid)),
+            throttle: Throttle::new(pair.rate_limit, paid),
             idle: Idleness::new(pair.idle, now),
             active: before.map_or(now, |b| b.active(now)),
             acceleration: pair.acceleration,
