@@ -122,6 +122,13 @@ pub(crate) fn is_alone(rec: &ls_record) -> bool {
     placement(rec) == ls_placement::LS_ALONE
 }
 
+/// Returns true if an element has neither a whole flow nor a leg that stands alone. It may have a half of a flow, which was
+/// inserted or removed no further.
+pub(crate) fn is_left(flow: &ls_flow) -> bool {
+    let present = flow.from.iter().filter(|d| is_present(&d.rec));
+    present.count() < 2 && !flow.from.iter().any(|d| is_alone(&d.rec))
+}
+
 fn has(flags: u8, flag: u32) -> bool {
     u32::from(flags) & flag != 0
 }

@@ -5,7 +5,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use crate::{
     abi::{Leg, PerSide, Pod, Side, ls_flow, ls_record},
     error::Error,
-    flows::{is_identity, placement},
+    flows::{is_identity, is_left, placement},
     layout::{Conversion, Converted, Layout},
     mode::Mode,
     pins::Pins,
@@ -48,7 +48,7 @@ pub(crate) struct Foreign {
 pub(crate) enum Element {
     /// It has no flow.
     Vacant,
-    /// Its flow ended with the sockets of its process.
+    /// Its flow ended with the sockets of its process, or is there by half: the process died on the way.
     Lost,
     /// It has a spliced flow, or legs that stand alone, in our layout; without slots.
     Flow(Box<ls_flow>),
@@ -106,6 +106,9 @@ impl Foreign {
             .all(|&placement| placement == ls_placement::LS_NONE)
         {
             return Element::Vacant;
+        }
+        if is_left(&flow) {
+            return Element::Lost;
         }
         let legs = PerSide::from_fn(|side| Leg::from_tuple(&flow.from[side].key));
         for side in Side::BOTH {

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 
 use crate::{
     abi::{Leg, PerSide, Pod, Side, ls_entry, ls_flow, ls_record},
-    flows::{is_alone, is_present, to_io},
+    flows::{is_alone, is_left, is_present, to_io},
     grace::{Grace, Moment},
     run,
     skel::types::ls_placement,
@@ -86,10 +86,6 @@ pub(crate) fn number(index: u32, side: Side) -> u32 {
     2 * index + side.index() as u32 + 1
 }
 
-fn is_vacant(flow: &ls_flow) -> bool {
-    flow.from.iter().all(|d| !is_present(&d.rec))
-}
-
 impl Table {
     /// Wraps the maps. `adopted` is true for a predecessor's table, whose elements are searched.
     pub(crate) fn new(
@@ -125,14 +121,14 @@ impl Table {
             if *flow.bytes() != UNUSED {
                 elements.fresh = index + 1;
             }
-            elements.taken[index as usize] = !is_vacant(&flow);
-            left.extend(is_vacant(&flow).then_some(index));
+            elements.taken[index as usize] = !is_left(&flow);
+            left.extend(is_left(&flow).then_some(index));
         }
         let fresh = elements.fresh;
         for index in left.into_iter().filter(|&index| index < fresh) {
             // It may still be in a chain, if its process died on the way.
             elements.taken[index as usize] = true;
-            self.take_away(number(index, Side::Client), &mut elements);
+            self.clear(index, &mut elements);
         }
         Ok(())
     }
@@ -156,9 +152,7 @@ impl Table {
                 .iter()
                 .flatten()
                 .for_each(|&old| self.take_away(old, &mut elements)),
-            Err(_) => Side::BOTH
-                .iter()
-                .for_each(|&side| self.take_away(number(index, side), &mut elements)),
+            Err(_) => self.clear(index, &mut elements),
         }
         added.map(drop)
     }
@@ -218,7 +212,7 @@ impl Table {
                 .try_for_each(|side| self.insert(index, side, flow.from[side].rec.placement, false))
         });
         if added.is_err() {
-            (Side::BOTH.iter()).for_each(|&side| self.take_away(number(index, side), &mut elements));
+            self.clear(index, &mut elements);
         }
         added.map(|()| index)
     }
@@ -252,6 +246,15 @@ impl Table {
             self.take_away(number, &mut elements);
         }
         there
+    }
+
+    /// Removes what an element has.
+    fn clear(&self, index: u32, elements: &mut Elements) {
+        for side in Side::BOTH {
+            if elements.taken[index as usize] {
+                self.take_away(number(index, side), elements);
+            }
+        }
     }
 
     fn take_away(&self, number: u32, elements: &mut Elements) {
@@ -325,20 +328,21 @@ impl Table {
     }
 
     /// Calls `each` for every flow, in no order; one that is added or removed meanwhile may be missed. Frees elements
-    /// that the kernel half has left of replaced flows.
+    /// that the kernel half has left of replaced flows, and those whose process died between the two directions of a flow.
     pub(crate) fn scan(&self, mut each: impl FnMut(&ls_flow)) -> io::Result<()> {
         let mut left = Vec::new();
         let used = self.elements.lock().fresh;
         for (index, flow) in self.all(used)? {
-            match is_vacant(&flow) {
+            match is_left(&flow) {
                 true => left.push(index),
                 false => each(&flow),
             }
         }
         let mut elements = self.elements.lock();
         for index in left {
-            if elements.taken[index as usize] && is_vacant(&self.view.read(index)?) {
-                self.take_away(number(index, Side::Client), &mut elements);
+            // No flow is half inserted under the lock.
+            if elements.taken[index as usize] && is_left(&self.view.read(index)?) {
+                self.clear(index, &mut elements);
             }
         }
         Ok(())

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use longsplice_dataplane::{Dataplane, Options, Slot};
+use longsplice_dataplane::{Dataplane, Options, PerSide, Side, Slot};
 use longsplice_lab::{ConnectionSpec, Line, LineOptions, Outcome, Traffic, TrafficServer, TrafficSpec};
 use longsplice_tests::{
     Bed, Config, Daemon, Flow, Pair, Policy, Raise, SOON, assert_all_ok, assert_whole_or_reset, rng, soon,
@@ -208,6 +208,30 @@ fn copies_that_were_left_bring_no_flow_back() {
         .daemon
         .wait_flow("the flow", |f| f.client.peer.port() == copied.client_port());
     assert_eq!(flow.state, "detached");
+}
+
+/// The process dies between the removal of a flow's two directions.
+#[test]
+fn a_half_of_a_flow_is_removed_with_the_next_start() {
+    for side in Side::BOTH {
+        let mut bed = Bed::new("kill-half", Policy::DETACHED);
+        let mut pair = bed.connect_spliced("detached");
+        let flow = bed.daemon.wait_state(pair.client_port(), &["detached"]);
+        bed.daemon.kill();
+        let (plane, _) = stand_in(&bed);
+        let direction = plane.find_flow(flow.id).unwrap()[side].unwrap();
+        assert_eq!(plane.unregister(flow.id, PerSide::both(direction.leg)), 1);
+        drop(plane);
+        bed.daemon.start(&bed.net.forwarder);
+        assert_eq!(bed.daemon.status().adopted_total, 0);
+        for end in [&mut pair.client, &mut pair.server] {
+            end.send(1);
+            end.expect_reset(SOON);
+        }
+        bed.daemon.terminate();
+        bed.daemon.join();
+        assert!(bed.daemon.generations().is_empty());
+    }
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! A restarted daemon adopts everything; one that must not adopt changes nothing.
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
-use longsplice_dataplane::{ABI_VERSION, Adopted, Dataplane, Error, Framing, Mode, Options, Side};
+use longsplice_dataplane::{ABI_VERSION, Adopted, Dataplane, Error, Framing, Mode, Options, PerSide, Side};
 
 use crate::support::{
     flow::{Flow, Plan, legs},
@@ -217,6 +217,24 @@ fn flows_of_another_version_run_on_until_they_are_adopted() {
         flow.plane.adopt_predecessors(|_, _| false).expect("none is left"),
         Adopted::default()
     );
+}
+
+#[test]
+fn a_half_of_a_flow_of_another_version_is_not_adopted() {
+    for side in Side::BOTH {
+        let flow = Flow::detached(Plan::default());
+        flow.plane.spoil();
+        let serial = flow.plane.direction(legs().client).expect("it is there").serial;
+        flow.plane.unregister(serial, PerSide::both(legs()[side]));
+        flow.plane.leave();
+        of_another_version(&flow.plane.instance);
+        let (plane, _) = Dataplane::open(&options(&flow.plane.instance)).expect("a generation of its own");
+        let adopted = plane.adopt_predecessors(|_, _| false).expect("adopted");
+        assert_eq!((adopted.flows, adopted.left), (0, 0), "{adopted:?}");
+        assert!(legs().iter().all(|&leg| !plane.in_use(leg)));
+        assert_eq!(generations(&flow.plane.instance), ["+2"]);
+        plane.remove();
+    }
 }
 
 #[test]

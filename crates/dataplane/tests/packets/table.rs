@@ -158,6 +158,22 @@ fn a_flow_that_a_syn_has_replaced_is_collected() {
     assert_eq!(flow.plane.direction(legs().client).map(|d| d.serial), Some(4711));
 }
 
+/// Leaves a half of a flow, as a process that dies between the removals of two directions does.
+#[test]
+fn a_half_of_a_flow_is_collected() {
+    for side in Side::BOTH {
+        for flow in [Flow::detached(Plan::default()), Flow::dormant(Plan::default())] {
+            flow.plane.spoil();
+            let serial = flow.plane.direction(legs()[side]).expect("it is there").serial;
+            assert_eq!(flow.plane.unregister(serial, PerSide::both(legs()[side])), 1);
+            assert!(flow.plane.in_use(legs()[side.other()]));
+            flow.plane.scan(|d| panic!("{d:?}")).expect("a scan");
+            assert!(legs().iter().all(|&leg| !flow.plane.in_use(leg)));
+            assert_eq!(flow.plane.flow_count(), 0);
+        }
+    }
+}
+
 /// Registers another flow over the same tuples, as after a port was given to a new connection.
 fn successor(flow: &Flow, legs: PerSide<Leg>) -> (Slot, u32) {
     let slot = flow.plane.take_slot().expect("a slot");
