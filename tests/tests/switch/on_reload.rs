@@ -3,6 +3,9 @@
 
 use longsplice_tests::switch::{Backend, Mode, More, Switch};
 
+const TO_SECOND: &str = "[[listener.route]]\npath_prefix = \"/\"\nupstream = \"second\"\n";
+const SECOND: &str = "[[upstream]]\nname = \"second\"\nservers = [\"@SECOND@\"]\nmax_connections = 1\n\
+                      queue_timeout = \"1m\"\n";
 const UPGRADE: &str = "GET /upgrade HTTP/1.1\r\nHost: switch\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n";
 
 #[test]
@@ -60,6 +63,50 @@ fn what_carries_a_request_to_a_server_that_is_gone_ends_as_it_is_told_to() {
 }
 
 #[test]
+fn the_next_request_of_a_session_that_its_listener_takes_no_more_is_the_last_one() {
+    for mode in Mode::ALL {
+        for on_reload in ["keep", "recheck", "reset"] {
+            let switch = Switch::new("other", mode);
+            let [first, second] = [0, 1].map(|n| Backend::start(&switch.net.server, switch.server(n)));
+            let mut client = switch.connect();
+            assert_eq!(client.get("/a").text(), "ok");
+            let listener = format!("on_reload = \"{on_reload}\"\naccept_proxy = [\"0.0.0.0/0\", \"::/0\"]");
+            let tables = format!("{TO_SECOND}{SECOND}");
+            let said = switch.change(
+                0,
+                More {
+                    listener: &listener,
+                    tables: &tables,
+                    ..More::default()
+                },
+            );
+            let what = format!("{mode:?}, {on_reload}: {said}");
+            assert!(!said.contains("connection"), "{what}");
+            client.send("GET /b HTTP/1.1\r\nHost: switch\r\n\r\n");
+            let reply = client.try_reply(false);
+            match on_reload {
+                "keep" => {
+                    let reply = reply.expect(&what);
+                    assert_eq!(
+                        (&*reply.text(), reply.field("Connection")),
+                        ("ok", Some("close")),
+                        "{what}"
+                    );
+                    client.expect_end();
+                    assert_eq!(first.seen().len(), 2, "{what}");
+                }
+                _ => {
+                    let why = reply.expect_err(&what);
+                    assert!(why.contains("reset"), "{what}: {why}");
+                    assert_eq!(first.seen().len(), 1, "{what}");
+                }
+            }
+            assert!(second.seen().is_empty(), "{what}");
+        }
+    }
+}
+
+#[test]
 fn the_new_files_word_counts_for_a_request_that_began_before_it() {
     for mode in Mode::ALL {
         for on_reload in ["recheck", "reset"] {
@@ -88,9 +135,6 @@ fn the_new_files_word_counts_for_a_request_that_began_before_it() {
 
 #[test]
 fn what_waits_for_a_place_ends_as_it_is_told_to() {
-    const TO_SECOND: &str = "[[listener.route]]\npath_prefix = \"/\"\nupstream = \"second\"\n";
-    const SECOND: &str = "[[upstream]]\nname = \"second\"\nservers = [\"@SECOND@\"]\nmax_connections = 1\n\
-                          queue_timeout = \"1m\"\n";
     for on_reload in ["keep", "recheck", "reset"] {
         let listener = format!("on_reload = \"{on_reload}\"");
         let (before, after) = (format!("{TO_SECOND}{SECOND}"), SECOND);

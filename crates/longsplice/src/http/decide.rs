@@ -59,7 +59,9 @@ impl Session<'_> {
         loop {
             if !client.buffer.is_empty() {
                 if !scan.has_begun() {
-                    self.limits = limits(self.service.settings().listener.http.max_head);
+                    let newest = self.service.settings_for_next(&self.settings);
+                    let settings = newest.as_ref().unwrap_or(&self.settings);
+                    self.limits = limits(settings.listener.http.max_head);
                 }
                 let found = scan.find(client.buffer.data(), &self.limits);
                 if scan.has_begun() {

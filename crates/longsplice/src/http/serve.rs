@@ -28,7 +28,7 @@ use crate::{
 };
 
 /// Serves a client's requests until its connection ends. `settings` are those of the first request; each later request
-/// gets the current ones.
+/// gets the current ones, if its listener still takes such a session.
 pub async fn serve(client: Client<LazyStream>, settings: &Arc<Settings>, open: Open) {
     let is_cancelled = AtomicBool::new(false);
     let mut session = Session {
@@ -135,7 +135,9 @@ impl Session<'_> {
                 return None;
             }
         };
-        self.settings = self.service.settings();
+        if let Some(newest) = self.service.settings_for_next(&self.settings) {
+            self.settings = newest;
+        }
         loop {
             self.pace.set_limit(self.settings.listener.rate_limit);
             return match self.decide(&client, scanned) {

@@ -73,7 +73,8 @@ impl Session<'_> {
     /// Returns whether the proxy accepts another request after this one.
     pub(super) fn persistence(&self) -> Persistence {
         let is_last = self.requests >= self.settings.listener.http.max_requests;
-        match is_last || self.service.is_stopping() {
+        let goes_on = || self.service.settings_for_next(&self.settings).is_some();
+        match is_last || self.service.is_stopping() || !goes_on() {
             true => Persistence::Close,
             false => Persistence::KeepAlive,
         }

@@ -14,7 +14,12 @@ use longsplice_engine::Splicer;
 use longsplice_repair::options;
 use serde::{Deserialize, Serialize};
 
-use super::{Settings, Shared, Tally, counts::Counts, slots::Slots, standing::receives_alike};
+use super::{
+    Settings, Shared, Tally,
+    counts::Counts,
+    slots::Slots,
+    standing::{carries_alike, receives_alike},
+};
 use crate::{
     access_log::AccessRecord,
     config::{Period, Protocol},
@@ -113,6 +118,13 @@ impl Service {
             true => newest,
             false => received,
         }
+    }
+
+    /// Returns the settings for the next request of a session whose last one had these; `None` if the listener is no
+    /// longer one for it.
+    pub fn settings_for_next(&self, last: &Settings) -> Option<Arc<Settings>> {
+        let newest = self.settings();
+        carries_alike(&last.listener, &newest.listener).then_some(newest)
     }
 
     /// Applies the limit of these settings, and counts their routes.

@@ -37,6 +37,12 @@ pub(super) fn receives_alike(a: &ListenerConfig, b: &ListenerConfig) -> bool {
     is_read_alike(a, b) && a.tls == b.tls
 }
 
+/// Returns whether a session that was received under one version of a listener may go on under the other one. Its handshake
+/// is over: certificates and protocols that are offered have no part in it.
+pub(super) fn carries_alike(a: &ListenerConfig, b: &ListenerConfig) -> bool {
+    is_read_alike(a, b) && a.tls.is_some() == b.tls.is_some()
+}
+
 fn is_read_alike(a: &ListenerConfig, b: &ListenerConfig) -> bool {
     a.protocol == b.protocol && a.intercept == b.intercept && a.accept_proxy == b.accept_proxy
 }
@@ -56,7 +62,7 @@ fn has_changed(decided: &Decided, next: &Settings) -> bool {
 
 /// Returns whether two versions of a listener treat a connection alike before its routes are asked.
 fn decides_alike(a: &ListenerConfig, b: &ListenerConfig) -> bool {
-    is_read_alike(a, b) && a.upstream == b.upstream && a.tls.is_some() == b.tls.is_some()
+    carries_alike(a, b) && a.upstream == b.upstream
 }
 
 /// Returns whether this destination includes the server that was decided on.

@@ -2,7 +2,9 @@
 
 use std::{sync::atomic::Ordering, time::Duration};
 
-use super::harness::{Server, Switch, ok};
+use tokio::io::AsyncWriteExt;
+
+use super::harness::{Certified, Server, Switch, ok, read_until};
 
 #[tokio::test]
 async fn pipelined_requests_are_answered_in_order_over_one_idle_connection() {
@@ -215,4 +217,61 @@ async fn a_reload_limits_the_heads_of_open_connections_too() {
     client.send(&request).await;
     let (answer, _) = client.rest().await;
     assert!(answer.starts_with("HTTP/1.1 431 "), "{answer}");
+}
+
+#[tokio::test]
+async fn a_session_that_its_listener_would_not_read_so_any_more_ends_behind_its_next_reply() {
+    const NO: &str =
+        "[[listener.route]]\npath_prefix = \"/\"\nstatus = 403\n[listener.http]\nmax_head = \"1KiB\"";
+    let request = format!("GET / HTTP/1.1\r\nHost: a\r\nx: {}\r\n\r\n", "x".repeat(2000));
+    for on_reload in ["keep", "recheck", "reset"] {
+        let mut server = Server::new().await;
+        let switch = Switch::new(server.address, "", "").await;
+        let mut client = switch.client().await;
+        client.send(&request).await;
+        let mut at_server = server.next().await;
+        at_server.until("\r\n\r\n").await;
+        at_server.send(ok("one")).await;
+        client.until("one").await;
+        switch.reload(&format!(
+            "accept_proxy = [\"127.0.0.0/8\"]\non_reload = \"{on_reload}\"\n{NO}"
+        ));
+        client.send(&request).await;
+        if on_reload == "keep" {
+            at_server.until("\r\n\r\n").await;
+            at_server.send(ok("two")).await;
+        }
+        let (got, in_order) = client.rest().await;
+        match on_reload {
+            "keep" => {
+                assert!(got.ends_with("two") && in_order, "{got}");
+                assert!(got.contains("\r\nConnection: close\r\n"), "{got}");
+            }
+            _ => assert_eq!((&*got, in_order), ("", false), "{on_reload}"),
+        }
+        assert!(server.another().is_none(), "{on_reload}");
+    }
+}
+
+#[tokio::test]
+async fn the_next_request_follows_a_reload_that_brings_another_certificate() {
+    let dirs = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let [old, new] = dirs.each_ref().map(|dir| Certified::new(dir.path()));
+    let server = Server::new().await;
+    let with = |status: u16, certified: &Certified| {
+        let table = &certified.table;
+        format!("[[listener.route]]\npath_prefix = \"/\"\nstatus = {status}\n{table}")
+    };
+    let switch = Switch::with(server.address, &with(403, &old));
+    let mut client = old.connect(switch.client().await.0).await;
+    for status in ["403", "404"] {
+        client
+            .write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+            .await
+            .unwrap();
+        let got = read_until(&mut client, "so\n").await;
+        assert!(got.starts_with(&format!("HTTP/1.1 {status} ")), "{got}");
+        assert!(!got.contains("Connection: close"), "{got}");
+        switch.reload(&with(404, &new));
+    }
 }
