@@ -223,7 +223,11 @@ impl Session<'_> {
                     Failure::Malformed => {
                         OwnAnswer::new(502, End::BadReply, "what the server sent is no valid reply")
                     }
-                    _ => OwnAnswer::no_reply(),
+                    Failure::Unfit => {
+                        let why = "the head of the server's reply is too long, or does not fit the request";
+                        OwnAnswer::new(502, End::BadReply, why)
+                    }
+                    Failure::Connect | Failure::Closed => OwnAnswer::no_reply(),
                 }
             }
         };

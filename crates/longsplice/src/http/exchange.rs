@@ -120,6 +120,8 @@ impl Session<'_> {
         at: &mut AtServer,
     ) -> Result<Reply, Failed> {
         self.send(client, request, at).await?;
+        let asked_in = request.kind.version;
+        let bad = |error| bad_head(error, asked_in);
         let mut scan = Scan::reply();
         let mut deadline = self.deadline(at);
         let (mut interim, mut waiting_since) = (0, None);
@@ -151,8 +153,8 @@ impl Session<'_> {
                 Ok(Err(failed)) => return Err(failed),
                 Err(Late) => return Err(late(at)),
             }
-            while let Some(scanned) = found(&mut scan, at.wire.buffer.data(), &self.limits)? {
-                let reply = self.understand(scanned, request, to, at).map_err(malformed)?;
+            while let Some(scanned) = found(&mut scan, at.wire.buffer.data(), &self.limits).map_err(bad)? {
+                let reply = self.understand(scanned, request, to, at).map_err(bad)?;
                 if !reply.is_interim {
                     return match is_of_an_idle_connection(&reply, request, at) {
                         true => Err(Failed::Stale),
@@ -298,13 +300,24 @@ fn may_ask_another(request: &Request, at: &AtServer, to: &Target, tried: usize) 
     tried < retries as usize && may_send_again(request, at)
 }
 
-fn found(scan: &mut Scan, bytes: &[u8], limits: &Limits) -> Result<Option<Scanned>, Failed> {
-    scan.find(bytes, limits).map_err(malformed)?;
+fn found(scan: &mut Scan, bytes: &[u8], limits: &Limits) -> Result<Option<Scanned>, HeadError> {
+    scan.find(bytes, limits)?;
     Ok(scan.scanned())
 }
 
-fn malformed(error: HeadError) -> Failed {
-    Failed::Server(Failure::Malformed, error.to_string())
+/// Returns the failure of a server whose reply to a request of this version has such a head. A client must not be able to
+/// put a server out: a server may repeat in its reply what it was sent, or answer in the same way whatever was asked for.
+fn bad_head(error: HeadError, asked_in: Version) -> Failed {
+    let how = match error {
+        HeadError::TooLong
+        | HeadError::LineTooLong
+        | HeadError::TooManyFields
+        | HeadError::TooManyOptions
+        | HeadError::UnaskedSwitch => Failure::Unfit,
+        HeadError::CodingInOldVersion if asked_in == Version::Http10 => Failure::Unfit,
+        _ => Failure::Malformed,
+    };
+    Failed::Server(how, error.to_string())
 }
 
 /// Waits for the reply, and forwards the request's body meanwhile. With `at_its_end`, a client's FIN means that it

@@ -81,6 +81,8 @@ pub enum Failure {
     Timeout,
     /// The server's bytes are no HTTP reply.
     Malformed,
+    /// The head of the reply exceeds a limit, or does not fit the request: it may be so because of what the client sent.
+    Unfit,
 }
 
 impl Tenure {
@@ -171,35 +173,25 @@ impl Tenure {
     }
 
     /// Counts a failure of the server. Do not call it for an idle connection that turned out dead: that is no fault. A
-    /// `Closed` or `Timeout` on a reused connection is counted, but does not affect the server's health.
+    /// `Closed` or `Timeout` on a reused connection, and an `Unfit`, is counted, but does not affect the server's health.
     pub fn failed(&self, how: Failure) {
-        let (act, count, why) = match how {
-            Failure::Connect => (
-                Act::Connect,
-                &self.server.counts.connect_failures,
-                "it could not be connected to",
-            ),
-            Failure::Closed => (
-                Act::Reply,
-                &self.server.counts.failures,
-                "it closed before it replied",
-            ),
-            Failure::Timeout => (
-                Act::Reply,
-                &self.server.counts.failures,
-                "it did not reply in time",
-            ),
-            Failure::Malformed => (
-                Act::Reply,
-                &self.server.counts.failures,
-                "what it sent was no reply",
-            ),
+        let counts = &self.server.counts;
+        let (act, count) = match how {
+            Failure::Connect => (Act::Connect, &counts.connect_failures),
+            _ => (Act::Reply, &counts.failures),
         };
         count.fetch_add(1, Ordering::Relaxed);
-        // An earlier client may have caused the end of a reused connection; only `Malformed` surely tells something
-        // about the server.
-        let says_nothing = self.reused && matches!(how, Failure::Closed | Failure::Timeout);
-        if let Some(state) = self.state.as_ref().filter(|_| !says_nothing) {
+        let why = match how {
+            Failure::Connect => "it could not be connected to",
+            // An earlier client may have caused the end of a reused connection.
+            Failure::Closed | Failure::Timeout if self.reused => return,
+            Failure::Closed => "it closed before it replied",
+            Failure::Timeout => "it did not reply in time",
+            Failure::Malformed => "what it sent was no reply",
+            // The client may have caused it.
+            Failure::Unfit => return,
+        };
+        if let Some(state) = &self.state {
             state.note_failure(&self.server, act, why);
         }
     }

@@ -101,6 +101,56 @@ async fn a_server_whose_bodies_are_nonsense_goes_out() {
 }
 
 #[tokio::test]
+async fn a_reply_that_its_client_has_made_unfit_is_not_held_against_the_server() {
+    const OLD: &str = "GET / HTTP/1.0\r\nHost: a\r\n\r\n";
+    let long = |n| "x".repeat(n);
+    let fields = |n| (0..n).map(|_| "x: y\r\n").collect::<String>();
+    let mut server = Server::new().await;
+    let keys = format!(
+        "servers = \"{}\"\noutlier_detection = {{ failures = 1, period = \"1h\" }}",
+        server.address
+    );
+    let switch = Switch::new(server.address, "", &to_v(&keys)).await;
+    let cases = [
+        (GET, format!("HTTP/1.1 200 OK\r\nx: {}\r\n\r\n", long(40_000))),
+        (GET, format!("HTTP/1.1 200 {}\r\n\r\n", long(20_000))),
+        (GET, format!("HTTP/1.1 200 OK\r\n{}\r\n", fields(200))),
+        (
+            GET,
+            format!("HTTP/1.1 200 OK\r\nConnection: {}\r\n\r\n", "x,".repeat(100)),
+        ),
+        (GET, "HTTP/1.1 101 Switching Protocols\r\n\r\n".to_owned()),
+        (
+            OLD,
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n".to_owned(),
+        ),
+    ];
+    let count = cases.len() as u64;
+    for (request, reply) in cases {
+        let mut client = switch.client().await;
+        client.send(request).await;
+        let mut at_server = server.next().await;
+        at_server.until("\r\n\r\n").await;
+        at_server.send(&reply).await;
+        let what = &reply[..reply.len().min(60)];
+        let answer = client.until("\r\n\r\n").await;
+        assert!(answer.contains(" 502 "), "{what}: {answer}");
+        assert_eq!(switch.status("v", 0).state, "up", "{what}");
+    }
+    assert_eq!(switch.status("v", 0).failures_total, count);
+    // A coding that its own version does not have is the server's doing.
+    let mut client = switch.client().await;
+    client.send(GET).await;
+    let mut at_server = server.next().await;
+    at_server.until("\r\n\r\n").await;
+    at_server
+        .send("HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        .await;
+    client.until("\r\n\r\n").await;
+    assert_eq!(switch.status("v", 0).state, "out");
+}
+
+#[tokio::test]
 async fn the_time_of_a_reply_begins_when_its_request_has_ended() {
     let mut server = Server::new().await;
     let switch = Switch::new(server.address, "", "").await;
