@@ -1,13 +1,14 @@
 //! Firewalls on the accelerator's node that track connections: the daemon exempts what it takes over by a table of its own, which
 //! comes when something is tracked, and goes with the process.
 
-use std::path::Path;
+use std::{net::IpAddr, path::Path};
 
-use longsplice_lab::{Emulated, Family, not_run};
-use longsplice_tests::{SOON, nft, soon};
+use longsplice_lab::{Emulated, Family, Line, LineOptions, not_run};
+use longsplice_tests::{SOON, blind::Blind, nft, rng, soon, veth_line};
 
 use crate::{
-    accelerate::{Node, long_path, totals},
+    accelerate::{Node, long_path, passed_through, totals},
+    accelerate_forged::{SYN_RECEIVED, in_state},
     accelerate_semantics::{DEPTHS, Depth},
 };
 
@@ -124,4 +125,80 @@ fn the_table_comes_with_the_first_tracked_connection() {
         pair.exchange(100_000);
         pair.close();
     }
+}
+
+/// Returns nodes of IPv4, which alone has these settings.
+fn v4_router(name: &str) -> Line {
+    Line::new(name, LineOptions::router()).unwrap()
+}
+
+/// Sends a SYN from the client's side to the server, with a source of this address.
+fn forge(node: &Node<Line>, source: &str) {
+    let to = node.listener.local_addr().unwrap();
+    let from = (source.parse::<IpAddr>().unwrap(), 40_000).into();
+    Blind::new(&node.net.client, rng(), from, to).guess_syn();
+}
+
+/// The kernel's validation of sources holds as without the node: of one to which no way leads, and of one on the other side.
+#[test]
+fn a_source_that_the_kernel_refuses_comes_no_further() {
+    for (rp_filter, refuses) in [("0", false), ("2", false), ("1", true)] {
+        let net = v4_router("acc-sources");
+        net.forwarder
+            .sysctl("net/ipv4/conf/all/rp_filter", rp_filter)
+            .unwrap();
+        let node = Node::new(net, &[]);
+        forge(&node, "198.18.2.77");
+        if refuses {
+            forge(&node, "198.18.9.77");
+        }
+        let refused = if refuses { 2 } else { 0 };
+        match refuses {
+            true => drop(node.wait_status("both to be passed through", |s| {
+                passed_through(s, "not_forwarded") == refused
+            })),
+            false => soon("the SYN", || in_state(&node.net.server, SYN_RECEIVED) == 1),
+        }
+        let mut pair = node.connect();
+        pair.exchange(1_000);
+        pair.close();
+        let status = node.daemon.status();
+        assert_eq!(
+            (totals(&status).0, passed_through(&status, "not_forwarded")),
+            (1, refused)
+        );
+        let arrived = in_state(&node.net.server, SYN_RECEIVED);
+        assert_eq!(arrived, usize::from(!refuses), "rp_filter = {rp_filter}");
+    }
+}
+
+/// An interface that does not forward takes no connection over.
+#[test]
+fn an_interface_that_does_not_forward_is_obeyed() {
+    let net = v4_router("acc-forwarding");
+    net.forwarder.sysctl("net/ipv4/conf/f0/forwarding", "0").unwrap();
+    let node = Node::new(net, &[]);
+    forge(&node, "198.18.1.77");
+    node.wait_status("it to be passed through", |s| {
+        passed_through(s, "not_forwarded") == 1
+    });
+}
+
+/// A link-local source reaches nothing beyond its link (RFC 4291 section 2.5.6).
+#[test]
+fn a_link_local_source_stays_on_its_link() {
+    let options = LineOptions {
+        family: Family::V6,
+        ..LineOptions::router()
+    };
+    let node = Node::new(veth_line("acc-link-local", options), &[]);
+    forge(&node, "fe80::1234");
+    node.wait_status("it to be passed through", |s| {
+        passed_through(s, "not_forwarded") == 1
+    });
+    let mut pair = node.connect();
+    pair.exchange(1_000);
+    pair.close();
+    assert_eq!(totals(&node.daemon.status()).0, 1);
+    assert_eq!(in_state(&node.net.server, SYN_RECEIVED), 0);
 }

@@ -10,6 +10,7 @@ use std::{
 use longsplice_engine::{
     Distance,
     handshake::{Admission, Step},
+    intercept::Way,
 };
 use parking_lot::Mutex;
 
@@ -130,10 +131,8 @@ impl Accelerator {
             return Some(PassReason::Options);
         }
         let Some(answer) = &step.answer else {
-            if self.local.contains(step.server.ip()) || self.local.contains(step.client.ip()) {
-                return Some(PassReason::OwnAddress);
-            }
-            if let Some(reason) = self.objection_of_distance(step, None) {
+            let of_kernel = self.objection_of_kernel(step);
+            if let Some(reason) = of_kernel.or_else(|| self.objection_of_distance(step, None)) {
                 return Some(reason);
             }
             if self.buffers.are_short() {
@@ -152,6 +151,18 @@ impl Accelerator {
         match sides {
             (Some(one), Some(other)) if one != other => self.objection_of_distance(step, answer.round_trip),
             _ => Some(PassReason::OneSide),
+        }
+    }
+
+    /// Objects to a SYN that the kernel would not forward: it is sent on as a packet of this host, which passes none of the
+    /// kernel's checks of what comes in.
+    fn objection_of_kernel(&self, step: &Step) -> Option<PassReason> {
+        let (client, server) = (step.client.ip(), step.server.ip());
+        match self.local.way(client, server, step.client_interface) {
+            Way::Here => Some(PassReason::OwnAddress),
+            _ if self.local.contains(client) => Some(PassReason::OwnAddress),
+            Way::Nowhere => Some(PassReason::NotForwarded),
+            Way::Onward => None,
         }
     }
 

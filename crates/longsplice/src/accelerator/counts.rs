@@ -25,6 +25,8 @@ pub enum PassReason {
     OneSide,
     /// An end is an address of this host.
     OwnAddress,
+    /// The kernel would not forward its SYN.
+    NotForwarded,
     /// Only one direction of its handshake passes this node.
     Asymmetric,
     /// The client has not acknowledged the answer of its server for 20 s.

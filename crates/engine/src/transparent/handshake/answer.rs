@@ -69,7 +69,7 @@ impl Handshakes {
                 interface: packet.ifindex,
                 round_trip,
             }),
-            has_unknown_options: answer.offer.has_unknown,
+            has_unknown_options: answer.has_unknown(),
             is_known_server: self.servers.contains(ends.1),
             unconfirmed,
             window: known.syn.window.max(answer.window),
@@ -79,7 +79,7 @@ impl Handshakes {
             self.splicer.let_in(packet)?;
             return Ok(Some(Taken::Passed(step)));
         }
-        if admit(&step) == Admission::PassThrough || step.is_beyond_limit {
+        if admit(&step) == Admission::PassThrough || step.is_beyond_limit || answer.only_passes {
             self.pending.set_stage(&ends, Stage::Passed);
             self.splicer.let_in(packet)?;
             return Ok(None);

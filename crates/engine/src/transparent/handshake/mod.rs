@@ -194,6 +194,7 @@ impl Handshakes {
         if let Some(known) = self.pending.get_mut(&ends).filter(|p| p.syn.seq == syn.seq) {
             known.repeated = true;
             match &mut known.stage {
+                _ if syn.only_passes => self.splicer.let_in(packet)?,
                 Stage::Passed => self.splicer.let_in(packet)?,
                 Stage::Answered(answered) => {
                     let again = answered.again();
@@ -224,14 +225,14 @@ impl Handshakes {
             server: ends.1,
             client_interface: packet.ifindex,
             answer: None,
-            has_unknown_options: syn.offer.has_unknown,
+            has_unknown_options: syn.has_unknown(),
             is_known_server: self.servers.contains(ends.1),
             unconfirmed: self.pending.unconfirmed(),
             window: syn.window,
             is_beyond_limit,
         };
         let admission = match admit(&step) {
-            _ if is_beyond_limit => Admission::PassThrough,
+            _ if is_beyond_limit || syn.only_passes => Admission::PassThrough,
             admission => admission,
         };
         let mut taken = None;

@@ -23,7 +23,8 @@ const WINDOW_SCALE: u8 = 3;
 const SACK_PERMITTED: u8 = 4;
 const TIMESTAMPS: u8 = 8;
 
-/// Length of an IPv6 header. A SYN that is sent on has no extension headers.
+/// Lengths of IP headers. A SYN that is sent on has neither options nor extension headers.
+const V4_HEADER: usize = 20;
 const V6_HEADER: usize = 40;
 
 /// Largest shift (RFC 7323 section 2.3).
@@ -40,6 +41,8 @@ pub(super) struct Opening {
     /// Never scaled in a SYN (RFC 7323 section 2.2).
     pub(super) window: u16,
     pub(super) offer: Offer,
+    /// True if it may only go on as it came, since its packet has IP options or extension headers.
+    pub(super) only_passes: bool,
     /// Packet to send on, from its IP header: one hop later, without ECN and without options that a built socket does not
     /// support.
     pub(super) onward: Vec<u8>,
@@ -64,14 +67,15 @@ impl Opening {
         let mut onward = frame.get(ETHERNET..end)?.to_vec();
         let (from, to) = hop(&mut onward)?;
         let at = begin - ETHERNET;
-        let tcp = onward.get_mut(at..).filter(|tcp| tcp.len() >= 20)?;
+        let tcp = onward.get_mut(at..).filter(|tcp| tcp.len() >= TCP_HEADER)?;
         let flags = tcp[13];
         if flags & SYN == 0 || usize::from(tcp[12] >> 4) * 4 != tcp.len() {
             return None;
         }
+        let only_passes = at > if from.is_ipv4() { V4_HEADER } else { V6_HEADER };
         tcp[12] &= 0xf0;
         tcp[13] &= !ECN;
-        let offer = Offer::read(&mut tcp[20..]);
+        let offer = Offer::read(&mut tcp[TCP_HEADER..]);
         let word = |at: usize| u16::from_be_bytes([tcp[at], tcp[at + 1]]);
         let long = |at: usize| u32::from(word(at)) << 16 | u32::from(word(at + 2));
         let opening = Opening {
@@ -82,6 +86,7 @@ impl Opening {
             flags: flags & (SYN | ACK),
             window: word(14),
             offer,
+            only_passes,
             onward: Vec::new(),
         };
         seal(&mut onward, at)?;
@@ -90,6 +95,11 @@ impl Opening {
 }
 
 impl Opening {
+    /// Returns true if it has what a built socket does not support.
+    pub(super) fn has_unknown(&self) -> bool {
+        self.offer.has_unknown || self.only_passes
+    }
+
     /// Returns the answer that a server with this `offer` gives to a SYN: with the number `seq`, and a window of `window`
     /// bytes.
     pub(super) fn answer(syn: &Opening, offer: Offer, seq: Seq, window: u16) -> Opening {
@@ -116,6 +126,7 @@ impl Opening {
             flags: SYN | ACK,
             window,
             offer,
+            only_passes: false,
             onward,
         }
     }
@@ -313,6 +324,29 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn what_may_only_pass_is_told_from_what_may_be_sent_on() {
+        let only_passes = |frame: &[u8]| Opening::read(frame).unwrap().only_passes;
+        let plain = frame(SYN, 64, &OPTIONS, 0);
+        assert!(!only_passes(&plain));
+        let mut routed = plain.clone();
+        // Insert an empty loose source route, and adapt both lengths.
+        routed.splice(34..34, [131, 3, 4, 0]);
+        routed[14] = 0x46;
+        routed[17] += 4;
+        assert!(only_passes(&routed), "options of IPv4");
+        let mut v6 = plain[..12].to_vec();
+        v6.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 20, 6, 64]);
+        v6.extend([0x20; 32]);
+        v6.extend(&frame(SYN, 64, &[], 0)[34..]);
+        assert!(!only_passes(&v6));
+        // Insert an empty header of options for the destination.
+        v6.splice(54..54, [6, 0, 1, 4, 0, 0, 0, 0]);
+        v6[19] += 8;
+        v6[20] = 60;
+        assert!(only_passes(&v6), "an extension header");
+    }
+
+    #[test]
     fn the_clock_of_a_repeated_answer_goes_on() {
         let mut packet = Opening::read(&frame(SYN, 64, &OPTIONS, 0)).unwrap().onward;
         advance_clock(&mut packet, 300).unwrap();
@@ -331,30 +365,18 @@ pub(super) mod tests {
 
     #[test]
     fn options_that_are_cut_off_are_blanked() {
+        let unknown = Offer {
+            has_unknown: true,
+            ..Offer::default()
+        };
+        let permitted = Offer {
+            sack: true,
+            ..unknown
+        };
         for (options, offer) in [
-            (
-                [4, 2, 8, 10],
-                Offer {
-                    sack: true,
-                    has_unknown: true,
-                    ..Offer::default()
-                },
-            ),
-            (
-                [4, 2, 3, 0],
-                Offer {
-                    sack: true,
-                    has_unknown: true,
-                    ..Offer::default()
-                },
-            ),
-            (
-                [2, 1, 3, 3],
-                Offer {
-                    has_unknown: true,
-                    ..Offer::default()
-                },
-            ),
+            ([4, 2, 8, 10], permitted),
+            ([4, 2, 3, 0], permitted),
+            ([2, 1, 3, 3], unknown),
         ] {
             let mut left = options;
             assert_eq!(Offer::read(&mut left), offer, "{options:?}");

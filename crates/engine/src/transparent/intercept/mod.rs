@@ -59,8 +59,8 @@ pub fn make_transparent(socket: impl std::os::fd::AsFd) -> io::Result<()> {
     Ok(options::set_transparent(socket, true)?)
 }
 
-/// Tells the addresses of this host, and those that reach several hosts, from others: by the kernel's routes, so that an
-/// address is known as soon as it is there. (A socket that can be bound to an address is no sign: `net.ipv4.ip_nonlocal_bind`
+/// Tells the addresses of this host, and those that reach several hosts, from others, and where packets would go: by the
+/// kernel's routes, so that an address is known as soon as it is there. (A socket that can be bound to an address is no sign: `net.ipv4.ip_nonlocal_bind`
 /// allows it for all of them.)
 #[derive(Debug)]
 pub struct LocalAddresses(Mutex<Netlink>);
@@ -76,16 +76,79 @@ impl LocalAddresses {
 
     /// Returns true if a listener at an address would not mistake it for a foreign destination. False without a route.
     pub fn contains(&self, address: IpAddr) -> bool {
-        let mut request = RouteMessage::default();
-        let (family, length, destination) = match address {
-            IpAddr::V4(v4) => (AddressFamily::Inet, 32, RouteAddress::Inet(v4)),
-            IpAddr::V6(v6) => (AddressFamily::Inet6, 128, RouteAddress::Inet6(v6)),
-        };
-        request.header.address_family = family;
-        request.header.destination_prefix_length = length;
-        request.attributes = vec![RouteAttribute::Destination(destination)];
-        let answer = self.0.lock().get(RouteNetlinkMessage::GetRoute(request));
-        matches!(answer, Ok(RouteNetlinkMessage::NewRoute(route)) if is_local_route(route.header.kind))
+        self.route(request_to(address)).is_ok_and(is_local_route)
+    }
+
+    /// Returns what the kernel would do with a packet that comes in on this interface: by its routes, and by what it asks of a
+    /// packet that is not for this host (`rp_filter`, `forwarding`, a source that may leave its link).
+    pub fn way(&self, from: IpAddr, to: IpAddr, interface: u32) -> Way {
+        if !may_be_forwarded(from) {
+            return Way::Nowhere;
+        }
+        let mut request = request_to(to);
+        request.header.source_prefix_length = request.header.destination_prefix_length;
+        let source = RouteAttribute::Source(route_address(from));
+        request
+            .attributes
+            .extend([source, RouteAttribute::Iif(interface)]);
+        match self.route(request) {
+            Ok(kind) if is_local_route(kind) => Way::Here,
+            Ok(_) => Way::Onward,
+            Err(_) => Way::Nowhere,
+        }
+    }
+
+    /// Returns the type of a route that is asked for.
+    fn route(&self, request: RouteMessage) -> io::Result<RouteType> {
+        match self.0.lock().get(RouteNetlinkMessage::GetRoute(request))? {
+            RouteNetlinkMessage::NewRoute(route) => Ok(route.header.kind),
+            _ => Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+}
+
+/// Way of a packet that comes in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// It is for this host, or for several hosts.
+    Here,
+    /// It is forwarded.
+    Onward,
+    /// It is dropped, and its sender may be told why.
+    Nowhere,
+}
+
+fn request_to(address: IpAddr) -> RouteMessage {
+    let mut request = RouteMessage::default();
+    let (family, length) = match address {
+        IpAddr::V4(_) => (AddressFamily::Inet, 32),
+        IpAddr::V6(_) => (AddressFamily::Inet6, 128),
+    };
+    request.header.address_family = family;
+    request.header.destination_prefix_length = length;
+    request.attributes = vec![RouteAttribute::Destination(route_address(address))];
+    request
+}
+
+fn route_address(address: IpAddr) -> RouteAddress {
+    match address {
+        IpAddr::V4(v4) => RouteAddress::Inet(v4),
+        IpAddr::V6(v6) => RouteAddress::Inet6(v6),
+    }
+}
+
+/// Returns false for a source of IPv6 of which a router forwards nothing (`ip6_forward`, `ip6_rcv_core`; RFC 4291 sections
+/// 2.5.2, 2.5.3, 2.5.6 and 2.7). Those of IPv4 are the business of the look-up for a route.
+fn may_be_forwarded(source: IpAddr) -> bool {
+    match source {
+        IpAddr::V4(_) => true,
+        IpAddr::V6(v6) => {
+            !(v6.is_unspecified()
+                || v6.is_loopback()
+                || v6.is_multicast()
+                || v6.is_unicast_link_local()
+                || v6.to_ipv4_mapped().is_some())
+        }
     }
 }
 
