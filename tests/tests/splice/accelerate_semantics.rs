@@ -10,10 +10,11 @@ use std::{
 };
 
 use longsplice_lab::{Emulated, Family, Namespace};
-use longsplice_tests::{Pair, SOON, soon};
-use socket2::{SockRef, TcpKeepalive};
+use longsplice_tests::{Pair, SOON, accept, soon};
+use nix::libc;
+use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
 
-use crate::accelerate::{Behind, Node, long_path, totals};
+use crate::accelerate::{Behind, Node, long_path, passed_through, router, totals};
 
 /// State of a connection in its node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -217,4 +218,40 @@ fn a_narrow_path_to_the_client_is_found_in_each_state() {
         assert!(refused(&node.net.client) > 0, "{depth:?}: no packet was too long");
         pair.close();
     }
+}
+
+/// Payload in a SYN reaches the server without the node: the client that asks for a cookie passes through, and so does the one
+/// that has it.
+#[test]
+fn fast_open_passes_through() {
+    let net = router("acc-fast-open");
+    // Let clients have it, and servers without asking.
+    for end in [&net.client, &net.server] {
+        end.sysctl("net/ipv4/tcp_fastopen", "1027").unwrap();
+    }
+    let node = Node::new(net, &[]);
+    let target = node.listener.local_addr().unwrap();
+    for _ in 0..2 {
+        let open = || {
+            let socket = Socket::new(Domain::for_address(target), Type::STREAM, None).unwrap();
+            let sent = socket.send_to_with_flags(b"early", &target.into(), libc::MSG_FASTOPEN);
+            assert_eq!(sent.unwrap(), 5);
+            socket
+        };
+        let client = node.net.client.run(open).unwrap();
+        let mut server = accept(&node.listener);
+        let mut read = [0; 5];
+        server.read_exact(&mut read).unwrap();
+        assert_eq!(&read, b"early");
+        drop(client);
+        assert_eq!(server.read(&mut read).unwrap(), 0);
+    }
+    let with_payload = node.net.client.snmp().unwrap().get("TcpExt.TCPFastOpenActive");
+    assert_eq!(with_payload, 1);
+    let status = node.daemon.status();
+    let passed = |reason| passed_through(&status, reason);
+    assert_eq!(
+        (passed("options"), passed("asymmetric"), totals(&status).0),
+        (2, 0, 0)
+    );
 }

@@ -13,7 +13,7 @@ use strum::VariantArray;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, strum::IntoStaticStr, strum::VariantArray)]
 #[strum(serialize_all = "snake_case")]
 pub enum PassReason {
-    /// An end has options that a built socket does not support.
+    /// An end has options that a built socket does not support, or payload in its SYN.
     Options,
     /// So many connections are taken over already (`max_connections`).
     Limit,

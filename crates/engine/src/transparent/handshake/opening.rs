@@ -41,7 +41,7 @@ pub(super) struct Opening {
     /// Never scaled in a SYN (RFC 7323 section 2.2).
     pub(super) window: u16,
     pub(super) offer: Offer,
-    /// True if it may only go on as it came, since its packet has IP options or extension headers.
+    /// True if it may only go on as it came, since it has payload, or its packet has IP options or extension headers.
     pub(super) only_passes: bool,
     /// Packet to send on, from its IP header: one hop later, without ECN and without options that a built socket does not
     /// support.
@@ -61,7 +61,7 @@ pub(super) struct Offer {
 }
 
 impl Opening {
-    /// Reads a frame. Returns `None` if it is no SYN, is not whole, has payload, or is on its last hop.
+    /// Reads a frame. Returns `None` if it is no SYN, is not whole, or is on its last hop.
     pub(super) fn read(frame: &[u8]) -> Option<Opening> {
         let (begin, end) = place_of_tcp(frame)?;
         let mut onward = frame.get(ETHERNET..end)?.to_vec();
@@ -69,13 +69,14 @@ impl Opening {
         let at = begin - ETHERNET;
         let tcp = onward.get_mut(at..).filter(|tcp| tcp.len() >= TCP_HEADER)?;
         let flags = tcp[13];
-        if flags & SYN == 0 || usize::from(tcp[12] >> 4) * 4 != tcp.len() {
+        let payload = usize::from(tcp[12] >> 4) * 4;
+        if flags & SYN == 0 || !(TCP_HEADER..=tcp.len()).contains(&payload) {
             return None;
         }
-        let only_passes = at > if from.is_ipv4() { V4_HEADER } else { V6_HEADER };
+        let only_passes = at > (if from.is_ipv4() { V4_HEADER } else { V6_HEADER }) || payload < tcp.len();
         tcp[12] &= 0xf0;
         tcp[13] &= !ECN;
-        let offer = Offer::read(&mut tcp[TCP_HEADER..]);
+        let offer = Offer::read(&mut tcp[TCP_HEADER..payload]);
         let word = |at: usize| u16::from_be_bytes([tcp[at], tcp[at + 1]]);
         let long = |at: usize| u32::from(word(at)) << 16 | u32::from(word(at + 2));
         let opening = Opening {
@@ -317,7 +318,9 @@ pub(super) mod tests {
             assert_eq!(Opening::read(&syn[..cut]), None, "{cut}");
         }
         assert_eq!(Opening::read(&frame(ACK, 64, &[], 0)), None, "no SYN");
-        assert_eq!(Opening::read(&frame(SYN, 64, &[], 5)), None, "payload");
+        let mut short = frame(SYN, 64, &[], 5);
+        short[14 + 20 + 12] = 4 << 4;
+        assert_eq!(Opening::read(&short), None, "no whole header");
         for ttl in [0, 1] {
             assert_eq!(Opening::read(&frame(SYN, ttl, &[], 0)), None, "the last hop");
         }
@@ -328,6 +331,7 @@ pub(super) mod tests {
         let only_passes = |frame: &[u8]| Opening::read(frame).unwrap().only_passes;
         let plain = frame(SYN, 64, &OPTIONS, 0);
         assert!(!only_passes(&plain));
+        assert!(only_passes(&frame(SYN, 64, &OPTIONS, 5)), "payload");
         let mut routed = plain.clone();
         // Insert an empty loose source route, and adapt both lengths.
         routed.splice(34..34, [131, 3, 4, 0]);

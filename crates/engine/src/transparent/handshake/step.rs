@@ -17,8 +17,8 @@ pub struct Step {
     pub client_interface: u32,
     /// Answer to the SYN; `None` while the SYN is decided.
     pub answer: Option<StepAnswer>,
-    /// True if the segment has options that a built socket does not support, such as those of MPTCP or TCP-AO, or its
-    /// packet has IP options or extension headers. With these it is passed through in any case.
+    /// True if the segment has options that a built socket does not support, such as those of MPTCP or TCP-AO, or payload, or
+    /// its packet has IP options or extension headers. With these two it is passed through in any case.
     pub has_unknown_options: bool,
     /// True if the server has accepted a connection lately ([`KnownServers`]).
     pub is_known_server: bool,
