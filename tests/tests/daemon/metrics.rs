@@ -7,6 +7,7 @@ use std::{
 
 use longsplice_tests::{Bed, Policy, SOON, eventually, soon};
 use openmetrics_parser::{MetricNumber, OpenMetricsType, OpenMetricsValue, openmetrics::parse_openmetrics};
+use socket2::SockRef;
 
 type Exposition = openmetrics_parser::MetricsExposition<OpenMetricsType, OpenMetricsValue>;
 
@@ -179,4 +180,26 @@ fn the_address_can_change_while_it_runs() {
     std::fs::write(&file, text).unwrap();
     bed.daemon.reload().unwrap();
     assert_eq!(get(&bed, "/health").unwrap().0, 200);
+}
+
+/// Number of connections that are served at once.
+const PLACES: usize = 32;
+
+#[test]
+fn clients_that_do_not_read_leave_room_for_probes() {
+    let bed = bed("metrics-unread", Policy::ON_DEMAND);
+    // Their answers are more than all buffers on the way.
+    let request = "GET /metrics HTTP/1.1\r\nhost: metrics\r\n\r\n".repeat(2000);
+    let silent: Vec<_> = (0..PLACES)
+        .map(|_| {
+            let ask = || TcpStream::connect(SocketAddr::from(([127, 0, 0, 1], PORT)));
+            let mut stream = bed.net.forwarder.run(ask).unwrap().unwrap();
+            SockRef::from(&stream).set_recv_buffer_size(4096).unwrap();
+            stream.set_nonblocking(true).unwrap();
+            let _ = stream.write(request.as_bytes()).unwrap();
+            stream
+        })
+        .collect();
+    assert_eq!(get(&bed, "/health").unwrap().0, 200);
+    drop(silent);
 }

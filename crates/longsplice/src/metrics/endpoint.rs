@@ -16,6 +16,7 @@ use axum::{
 };
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use socket2::SockRef;
 use tokio::{net::TcpStream, sync::Semaphore, time};
 use tokio_util::{
     sync::{CancellationToken, DropGuard},
@@ -31,6 +32,8 @@ const MOST: usize = 32;
 const BACKLOG: u32 = 128;
 /// Longest time for the head of a request.
 const HEAD: Duration = Duration::from_secs(5);
+/// Longest time in which a client takes nothing of its answer.
+const UNREAD: Duration = Duration::from_secs(5);
 /// Longest life of a connection; the client can open another one.
 const LONGEST: Duration = Duration::from_secs(300);
 /// Pause after an error of accept(2).
@@ -137,6 +140,10 @@ async fn accept(listener: Arc<tokio::net::TcpListener>, subject: Arc<Subject>, c
 }
 
 async fn serve(stream: TcpStream, subject: Arc<Subject>, closing: CancellationToken) {
+    // Clients that do not read must not keep the places of others for long.
+    if let Err(error) = SockRef::from(&stream).set_tcp_user_timeout(Some(UNREAD)) {
+        tracing::debug!(%error, "metrics: a connection has no limit for what is unread");
+    }
     let service = service_fn(move |request: Request<Incoming>| {
         let subject = Arc::clone(&subject);
         async move { Ok::<_, Infallible>(answer(request.method(), request.uri().path(), subject).await) }
