@@ -57,6 +57,9 @@ fn router(admin: Arc<Admin>) -> Router {
         .route("/handover", post(handover))
         .merge(servers::router())
         .fallback(async || error(StatusCode::NOT_FOUND, "there is no such resource"))
+        .method_not_allowed_fallback(async || {
+            error(StatusCode::METHOD_NOT_ALLOWED, "the resource has no such method")
+        })
         .with_state(admin)
 }
 
