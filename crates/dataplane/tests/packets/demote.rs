@@ -27,6 +27,16 @@ fn soft(d: &Direction) -> (u64, u32, u32, bool, bool) {
     (d.bytes, d.end.raw(), d.ack.raw(), d.fin, d.reset)
 }
 
+/// Changes the bytes of a flow's slot, as a segment may that had found it before.
+fn change_slot(flow: &Flow, change: impl FnOnce(&mut [u8])) {
+    let slots = pinned(flow, "slots");
+    let key = flow.slot().index().to_ne_bytes();
+    let value = slots.lookup(&key, MapFlags::ANY).expect("the map");
+    let mut value = value.expect("the slot");
+    change(&mut value);
+    slots.update(&key, &value, MapFlags::ANY).expect("written");
+}
+
 #[test]
 fn counters_and_ends_are_kept() {
     let flow = Flow::dormant(Plan::default());
@@ -101,14 +111,7 @@ fn the_second_call_merges_what_was_under_way() {
     let flow = Flow::dormant(Plan::default());
     flow.demote().expect("demoted");
     // A segment that had found the slot before the first call notes a FIN in it after that.
-    let slots = pinned(&flow, "slots");
-    let key = flow.slot().index().to_ne_bytes();
-    let mut value = slots
-        .lookup(&key, MapFlags::ANY)
-        .expect("the map")
-        .expect("the slot");
-    value[SEEN] = 1;
-    slots.update(&key, &value, MapFlags::ANY).expect("written");
+    change_slot(&flow, |value| value[SEEN] = 1);
     assert!(!records(&flow)[0].fin);
     // The record is not taken back to the slot's counters.
     let packet = Packet {
@@ -131,17 +134,12 @@ fn the_second_call_merges_what_was_under_way() {
 fn the_second_call_takes_no_numbers_that_the_stream_has_left_behind() {
     let flow = Flow::dormant(Plan::default());
     flow.demote().expect("demoted");
-    let slots = pinned(&flow, "slots");
-    let key = flow.slot().index().to_ne_bytes();
-    let mut value = slots
-        .lookup(&key, MapFlags::ANY)
-        .expect("the map")
-        .expect("the slot");
-    for number in value[RX_END..RX_END + 12].chunks_exact_mut(4) {
-        let ahead = u32::from_ne_bytes(number.try_into().expect("four bytes")).wrapping_add(1 << 30);
-        number.copy_from_slice(&ahead.to_ne_bytes());
-    }
-    slots.update(&key, &value, MapFlags::ANY).expect("written");
+    change_slot(&flow, |value| {
+        for number in value[RX_END..RX_END + 12].chunks_exact_mut(4) {
+            let ahead = u32::from_ne_bytes(number.try_into().expect("four bytes")).wrapping_add(1 << 30);
+            number.copy_from_slice(&ahead.to_ne_bytes());
+        }
+    });
     let before: Vec<_> = records(&flow).iter().map(soft).collect();
     flow.demote().expect("demoted again");
     assert_eq!(records(&flow).iter().map(soft).collect::<Vec<_>>(), before);

@@ -106,7 +106,7 @@ fn adopt_predecessors(context: &Context, kernel: &Kernel) {
     }
 }
 
-/// Removes records whose slot is free: their process died between the two halves of an installation or removal.
+/// Removes records whose slot is free: their process died as it installed or removed them. A half of a flow is gone by now.
 fn remove_strays(kernel: &Kernel) {
     let plane = &kernel.plane;
     let mut strays = Vec::new();

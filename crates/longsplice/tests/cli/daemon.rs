@@ -324,10 +324,8 @@ fn without_privileges_it_relays_and_says_so_once() {
     assert_eq!(status["spliced_total"], 0);
 }
 
-/// A program that a service starts inherits the variable of the service's own output.
-#[test]
-fn lines_that_go_elsewhere_than_the_journal_have_their_time() {
-    let name = instance("journal");
+/// Starts a daemon that forwards nothing, with a variable in its environment.
+fn with_variable(name: &str, variable: &str, value: &str) -> Daemon {
     let args = [
         "forward",
         "--listen",
@@ -335,9 +333,15 @@ fn lines_that_go_elsewhere_than_the_journal_have_their_time() {
         "--to",
         "127.0.0.1:9",
         "--instance",
-        &name,
+        name,
     ];
-    let mut daemon = Daemon::start_command(&name, longsplice(&args).env("JOURNAL_STREAM", "1:1"));
+    Daemon::start_command(name, longsplice(&args).env(variable, value))
+}
+
+/// A program that a service starts inherits the variable of the service's own output.
+#[test]
+fn lines_that_go_elsewhere_than_the_journal_have_their_time() {
+    let mut daemon = with_variable(&instance("journal"), "JOURNAL_STREAM", "1:1");
     let line = daemon.log.last().unwrap();
     assert!(line.starts_with(|c: char| c.is_ascii_digit()), "{line}");
     daemon.signal(Signal::SIGTERM);
@@ -346,17 +350,7 @@ fn lines_that_go_elsewhere_than_the_journal_have_their_time() {
 
 #[test]
 fn a_level_in_the_environment_that_is_not_understood_is_told() {
-    let name = instance("level");
-    let args = [
-        "forward",
-        "--listen",
-        "127.0.0.1:0",
-        "--to",
-        "127.0.0.1:9",
-        "--instance",
-        &name,
-    ];
-    let daemon = Daemon::start_command(&name, longsplice(&args).env("LONGSPLICE_LOG", "longsplice=loud"));
+    let daemon = with_variable(&instance("level"), "LONGSPLICE_LOG", "longsplice=loud");
     let told = |line: &&String| line.contains("LONGSPLICE_LOG=longsplice=loud is not understood");
     assert!(daemon.log.iter().any(|line| told(&line)), "{:#?}", daemon.log);
 }
