@@ -1,9 +1,6 @@
 //! Holds the certificates of a listener, and reads them again when their files change.
 
-use std::{
-    sync::{Arc, Weak},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
@@ -38,12 +35,12 @@ pub(super) struct Keyring {
 pub(super) type Stamps = Vec<[Option<Stamp>; 2]>;
 
 impl Keyring {
-    /// Reads the certificates, and again whenever a file has changed, until it is dropped. Needs a tokio runtime.
+    /// Reads the certificates. Returns the stamps of their files, too.
     pub(super) fn open(
         listener: &str,
         files: &[CertificateFiles],
         provider: &Arc<CryptoProvider>,
-    ) -> Result<Arc<Keyring>, CertificateError> {
+    ) -> Result<(Arc<Keyring>, Stamps), CertificateError> {
         let keyring = Keyring {
             listener: listener.to_owned(),
             files: files.to_owned(),
@@ -54,9 +51,7 @@ impl Keyring {
         // Take the stamps before reading: a file that is written in between is then seen at the first check.
         let stamps = keyring.stamps();
         keyring.load()?;
-        let keyring = Arc::new(keyring);
-        tokio::spawn(watch(Arc::downgrade(&keyring), stamps));
-        Ok(keyring)
+        Ok((Arc::new(keyring), stamps))
     }
 
     /// Loads all files as they are now. After an error the certificates stay unchanged.
@@ -119,10 +114,11 @@ impl Keyring {
     }
 }
 
-async fn watch(keyring: Weak<Keyring>, mut stamps: Stamps) {
+/// Reads the certificates again whenever a file has changed.
+pub(super) async fn watch(keyring: Arc<Keyring>, mut stamps: Stamps) {
     loop {
         time::sleep(LOOK).await;
-        let Some(keyring) = keyring.upgrade() else { return };
+        let keyring = Arc::clone(&keyring);
         // Block another thread: a file system may be slow.
         match spawn_blocking(move || keyring.look(stamps)).await {
             Ok(now) => stamps = now,

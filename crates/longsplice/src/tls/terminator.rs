@@ -9,8 +9,12 @@ use rustls::{
 };
 use tokio::{net::TcpStream, time::timeout};
 use tokio_rustls::server::{StartHandshake, TlsStream};
+use tokio_util::task::AbortOnDropHandle;
 
-use super::{CertificateError, TIMEOUT, hello, keyring::Keyring};
+use super::{
+    CertificateError, TIMEOUT, hello,
+    keyring::{Keyring, watch},
+};
 use crate::{
     client::{Client, Hello, RejectReason, Stream},
     config::{ListenerConfig, TlsConfig},
@@ -20,6 +24,8 @@ use crate::{
 #[derive(Debug)]
 pub struct Terminator {
     config: Arc<ServerConfig>,
+    /// Looks at the files. It ends with the terminator: each connection keeps the certificates, but needs no others.
+    _watch: AbortOnDropHandle<()>,
 }
 
 /// Reason why a listener cannot terminate TLS.
@@ -66,7 +72,8 @@ impl Terminator {
     /// A file cannot be used.
     pub fn new(listener: &str, tls: &TlsConfig) -> Result<Terminator, TerminatorError> {
         let provider = provider();
-        let keyring = Keyring::open(listener, &tls.certificates, &provider)?;
+        let (keyring, stamps) = Keyring::open(listener, &tls.certificates, &provider)?;
+        let watch = AbortOnDropHandle::new(tokio::spawn(watch(Arc::clone(&keyring), stamps)));
         let mut config = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()?
             .with_no_client_auth()
@@ -75,6 +82,7 @@ impl Terminator {
         config.alpn_protocols = tls.alpn.iter().map(|id| id.clone().into_bytes()).collect();
         Ok(Terminator {
             config: Arc::new(config),
+            _watch: watch,
         })
     }
 

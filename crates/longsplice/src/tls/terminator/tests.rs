@@ -146,9 +146,8 @@ async fn changed_files_are_taken_and_broken_ones_are_not() {
     let files = testing::write(dir.path(), "a", &["a.example"]);
     let next = testing::write(dir.path(), "next", &["a.example"]);
     let [old, new] = [&files, &next].map(trusted);
-    let keyring = Keyring::open("test", std::slice::from_ref(&files), &provider()).unwrap();
+    let (keyring, mut stamps) = Keyring::open("test", std::slice::from_ref(&files), &provider()).unwrap();
     let current = || current(&keyring);
-    let mut stamps = keyring.stamps();
     assert_eq!(current(), old);
     // In the middle of a change, the key does not belong to the certificate yet.
     replace(&next.certificate, &files.certificate);
@@ -166,6 +165,26 @@ async fn changed_files_are_taken_and_broken_ones_are_not() {
     replace(&next.certificate, &files.certificate);
     assert_ne!(keyring.look(stamps.clone()), stamps);
     assert_eq!(current(), new);
+}
+
+/// A connection outlives the terminator of its listener, which a reload has replaced.
+#[tokio::test]
+async fn an_open_connection_has_no_files_watched() {
+    let dir = tempfile::tempdir().unwrap();
+    let files = testing::write(dir.path(), "a", &["a.example"]);
+    let terminator = Terminator::new("test", &config(std::slice::from_ref(&files), &[])).unwrap();
+    let client = testing::client(&[trusted(&files)], &[]);
+    let (_client, accepted) = handshake(&terminator, client, 0).await;
+    let _accepted = accepted.unwrap();
+    let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    assert_eq!(tasks(), 1, "the watch");
+    drop(terminator);
+    let ended = async {
+        while tasks() > 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(TIMEOUT, ended).await.expect("the watch ends");
 }
 
 /// Runs this in a thread that may not read files of mode 0.
@@ -186,8 +205,7 @@ async fn files_that_cannot_be_read_at_a_moment_are_read_again() {
     let files = testing::write(dir.path(), "a", &["a.example"]);
     let next = testing::write(dir.path(), "next", &["a.example"]);
     let new = trusted(&next);
-    let keyring = Keyring::open("test", std::slice::from_ref(&files), &provider()).unwrap();
-    let stamps = keyring.stamps();
+    let (keyring, stamps) = Keyring::open("test", std::slice::from_ref(&files), &provider()).unwrap();
     replace(&next.certificate, &files.certificate);
     replace(&next.key, &files.key);
     fs::set_permissions(&files.key, fs::Permissions::from_mode(0o0)).unwrap();
@@ -222,8 +240,7 @@ async fn files_that_keep_their_time_and_size_are_seen_to_change() {
         }
     };
     overwrite(&files.clone());
-    let keyring = Keyring::open("test", std::slice::from_ref(&files), &provider()).unwrap();
-    let stamps = keyring.stamps();
+    let (keyring, stamps) = Keyring::open("test", std::slice::from_ref(&files), &provider()).unwrap();
     let new = trusted(&next);
     // The clock of a file system has ticks: wait for the next one.
     let now = |file: &Path| fs::metadata(file).map(|m| (m.ctime(), m.ctime_nsec())).unwrap();
