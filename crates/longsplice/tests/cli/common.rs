@@ -78,20 +78,23 @@ pub(crate) struct Daemon {
     pub(crate) address: SocketAddr,
 }
 
+/// Returns the command `forward` from a free port to the target.
+pub(crate) fn forwarding(instance: &str, to: &str) -> Command {
+    longsplice(&[
+        "forward",
+        "--listen",
+        "127.0.0.1:0",
+        "--to",
+        to,
+        "--instance",
+        instance,
+    ])
+}
+
 impl Daemon {
     /// Starts `forward` from a free port to the target.
     pub(crate) fn forward(instance: &str, to: &str, more: &[&str]) -> Daemon {
-        let mut args = vec![
-            "forward",
-            "--listen",
-            "127.0.0.1:0",
-            "--to",
-            to,
-            "--instance",
-            instance,
-        ];
-        args.extend(more);
-        Daemon::start(instance, &args)
+        Daemon::start_command(instance, forwarding(instance, to).args(more))
     }
 
     /// Starts any daemon; returns once it listens.

@@ -7,7 +7,7 @@ use std::{
     thread,
 };
 
-use crate::common::{Daemon, PATIENCE, Refusing, ask, echo_server, instance, longsplice};
+use crate::common::{Daemon, PATIENCE, Refusing, ask, echo_server, forwarding, instance};
 use nix::sys::signal::Signal;
 
 fn status(daemon: &Daemon) -> serde_json::Value {
@@ -275,16 +275,8 @@ fn readiness_and_the_end_are_announced() {
         String::from_utf8(buffer[..n].to_vec()).unwrap()
     };
     let name = instance("notify");
-    let args = [
-        "forward",
-        "--listen",
-        "127.0.0.1:0",
-        "--to",
-        "127.0.0.1:9",
-        "--instance",
-        &name,
-    ];
-    let daemon = Daemon::start_command(&name, longsplice(&args).env("NOTIFY_SOCKET", &path));
+    let mut command = forwarding(&name, "127.0.0.1:9");
+    let daemon = Daemon::start_command(&name, command.env("NOTIFY_SOCKET", &path));
     assert_eq!(received(), "READY=1");
     // READY=1 follows however a reload ends.
     daemon.signal(Signal::SIGHUP);
@@ -326,16 +318,7 @@ fn without_privileges_it_relays_and_says_so_once() {
 
 /// Starts a daemon that forwards nothing, with a variable in its environment.
 fn with_variable(name: &str, variable: &str, value: &str) -> Daemon {
-    let args = [
-        "forward",
-        "--listen",
-        "127.0.0.1:0",
-        "--to",
-        "127.0.0.1:9",
-        "--instance",
-        name,
-    ];
-    Daemon::start_command(name, longsplice(&args).env(variable, value))
+    Daemon::start_command(name, forwarding(name, "127.0.0.1:9").env(variable, value))
 }
 
 /// A program that a service starts inherits the variable of the service's own output.
