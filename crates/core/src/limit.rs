@@ -78,7 +78,7 @@ impl Rate {
 
     /// Returns `paid` after a change from the rate `before` to this one: the account owes as many bytes, but no more than the
     /// burst. What is beyond that was another burst's.
-    fn take_over(self, before: Rate, paid: u64, now: u64) -> u64 {
+    fn carry_over(self, before: Rate, paid: u64, now: u64) -> u64 {
         let owed = u128::from(paid.saturating_sub(now)) * u128::from(before.per_second);
         let owed = owed.min(u128::from(self.burst) * u128::from(NANOSECONDS));
         let time = owed / u128::from(self.per_second);
@@ -125,11 +125,11 @@ impl RateLimit {
     /// Returns both accounts after a change from the limit `before` to this one: see [`Rate`]. A rate that has not changed keeps its
     /// account as it is, and a side without a limit owes nothing.
     #[must_use]
-    pub fn take_over(&self, before: &RateLimit, paid: PerSide<u64>, now: u64) -> PerSide<u64> {
+    pub fn carry_over(&self, before: &RateLimit, paid: PerSide<u64>, now: u64) -> PerSide<u64> {
         let rates = PerSide::new((before.client, self.client), (before.server, self.server));
         rates.zip(paid).map(|(rates, paid)| match rates {
             (_, None) => 0,
-            (Some(before), Some(after)) if before != after => after.take_over(before, paid, now),
+            (Some(before), Some(after)) if before != after => after.carry_over(before, paid, now),
             _ => paid,
         })
     }
@@ -282,7 +282,7 @@ mod tests {
             ("1kB/s,burst=1", [1, 1]),
         ] {
             let new = limit(rate);
-            let later = new.take_over(&slow, paid, now);
+            let later = new.carry_over(&slow, paid, now);
             for (found, expected) in owed(&new, later).into_iter().zip(expected) {
                 let found = found.unwrap();
                 // A nanosecond of the highest rate is 4 bytes.
@@ -297,15 +297,15 @@ mod tests {
             assert!(later.client.max(later.server) <= full);
         }
         // A debt beyond the burst stays while the rate does.
-        assert_eq!(slow.take_over(&slow, paid, now), paid);
-        assert_eq!(slow.take_over(&RateLimit::default(), paid, now), paid);
-        assert_eq!(limit("client=1MB/s").take_over(&slow, paid, now).server, 0);
-        let none = slow.take_over(&limit("1MB/s"), PerSide::new(0, now - 1), now);
+        assert_eq!(slow.carry_over(&slow, paid, now), paid);
+        assert_eq!(slow.carry_over(&RateLimit::default(), paid, now), paid);
+        assert_eq!(limit("client=1MB/s").carry_over(&slow, paid, now).server, 0);
+        let none = slow.carry_over(&limit("1MB/s"), PerSide::new(0, now - 1), now);
         assert_eq!(owed(&slow, none), [Some(0), Some(0)]);
         // The numbers are beyond any account's.
         let fast = limit("4294967295B/s,burst=4294967295B");
         assert_eq!(
-            slow.take_over(&fast, PerSide::both(u64::MAX), u64::MAX - 1),
+            slow.carry_over(&fast, PerSide::both(u64::MAX), u64::MAX - 1),
             PerSide::both(u64::MAX)
         );
     }

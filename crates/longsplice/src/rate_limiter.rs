@@ -36,7 +36,7 @@ impl RateLimiter {
 
     /// Changes the limit. Bytes that have passed stay on the account.
     pub fn set_limit(&mut self, limit: RateLimit) {
-        self.paid = limit.take_over(&self.limit, self.paid, monotonic());
+        self.paid = limit.carry_over(&self.limit, self.paid, monotonic());
         self.limit = limit;
     }
 

@@ -45,7 +45,7 @@ impl Dataplane {
         };
         // Keep the account: a replacement of rules must not give each flow another burst.
         let paid = PerSide::new(client.tat, server.tat);
-        let paid = ruling.limit.take_over(&before, paid, time::monotonic());
+        let paid = ruling.limit.carry_over(&before, paid, time::monotonic());
         let side = |rate: Option<Rate>, tat: u64| ls_ruled {
             tat,
             rate: rate.map_or(0, Rate::per_second),

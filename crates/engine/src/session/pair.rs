@@ -149,7 +149,7 @@ impl<'a> Session<'a> {
             _ => context.next_id(),
         };
         let paid = before.map_or(pair.paid, |b| {
-            (pair.rate_limit).take_over(&b.rate_limit, b.paid, monotonic())
+            (pair.rate_limit).carry_over(&b.rate_limit, b.paid, monotonic())
         });
         let now = Instant::now();
         let mut session = Session {
