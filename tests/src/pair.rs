@@ -251,8 +251,8 @@ impl End {
         }
     }
 
-    /// Expects a reset within `limit`; bytes before it are compared.
-    pub fn expect_reset(&mut self, limit: Duration) {
+    /// Expects a reset within `limit`; bytes before it are compared. Returns the number of all bytes that came.
+    pub fn expect_reset(&mut self, limit: Duration) -> u64 {
         self.stream.set_read_timeout(Some(patient(limit))).unwrap();
         let mut buffer = vec![0; 64 << 10];
         loop {
@@ -267,7 +267,7 @@ impl End {
                     assert_eq!(wrong, None, "after {} bytes", self.received);
                     self.received += n as u64;
                 }
-                Err(e) if e.kind() == ErrorKind::ConnectionReset => return,
+                Err(e) if e.kind() == ErrorKind::ConnectionReset => return self.received,
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 Err(e) => panic!("no reset within {limit:?}, after {} bytes: {e}", self.received),
             }

@@ -4,19 +4,21 @@
 use std::{
     cell::RefCell,
     io::Write,
+    mem::MaybeUninit,
     time::{Duration, Instant},
 };
 
 use longsplice_engine::{
-    FlowState, Side, Until,
+    FlowState, Pair as Near, Returned, Side, Until,
     policy::{DetachPolicy, SplicePolicy},
 };
 use longsplice_lab::Namespace;
 use longsplice_tests::{
     Bed, Pair, Policy, SOON, eventually,
-    library::{Call, Desk},
+    library::{Call, Depth, Desk},
     nft, soon,
 };
+use socket2::SockRef;
 
 /// Longest time that counts as at once, on a busy machine.
 const AT_ONCE: Duration = Duration::from_secs(2);
@@ -28,6 +30,9 @@ const COUPLED: Duration = Duration::from_secs(2);
 const LOSE: &str =
     "table inet lose { chain in { type filter hook input priority 0; meta length > 500 drop; }; }";
 const LOSE_NOTHING: &str = "delete table inet lose";
+
+/// Time after which a pair is spliced that is to be relayed.
+const HOUR: Duration = Duration::from_secs(3600);
 
 /// Bytes that pass by the sockets of a pair in its drain.
 const BESIDE: u64 = 3_000;
@@ -125,7 +130,7 @@ fn the_ends_of_a_call_that_is_dropped_in_its_drain_are_reset() {
     let (mut pair, call) = drain(&desk.net.client, begin, || {
         let (pair, sockets) = desk.connect();
         let sockets = sockets
-            .with_splice(SplicePolicy::AfterTime(Duration::from_secs(3600)))
+            .with_splice(SplicePolicy::AfterTime(HOUR))
             .with_detach(DetachPolicy::Never);
         calls.replace(Some(desk.library.splice(sockets, Until::closed())));
         pair
@@ -204,4 +209,46 @@ fn the_end_of_the_process_acknowledges_nothing_that_an_end_lacks() {
     soon("a reset of the server", || {
         pair.server.stream.take_error().unwrap().is_some()
     });
+}
+
+/// A reset concerns the sockets alone while they relay, and what came before it is in one of them: a later call reads it.
+#[test]
+fn what_came_before_a_reset_is_relayed_by_a_later_call() {
+    const FEW: u64 = 100;
+    const LAST: usize = 40_000;
+    let desk = Desk::new("eb-before");
+    // The client has room for little.
+    desk.net
+        .client
+        .sysctl("net.ipv4.tcp_rmem", "4096 8192 8192")
+        .unwrap();
+    let (mut pair, call) = desk.spliced(Depth::Dormant, Until::closed());
+    let port = pair.client_port();
+    let later = |returned: Returned, side, bytes| {
+        let later = Near::from(returned).with_splice(SplicePolicy::AfterTime(HOUR));
+        desk.library.splice(later, Until::bytes_from(side, bytes))
+    };
+    let flow = desk.library.wait_state(port, &[FlowState::Dormant]);
+    desk.library.unsplice(flow.id);
+    // The flow is kept for a while, and its sockets relay.
+    let relayed = later(call.returned(), Side::Client, FEW);
+    desk.library.wait_state(port, &[FlowState::Relay]);
+    pair.client.send(FEW);
+    pair.server.receive(FEW);
+    let returned = relayed.returned();
+    pair.server.send(LAST as u64);
+    soon("the last bytes", || {
+        let mut buffer = [MaybeUninit::uninit(); LAST];
+        SockRef::from(&returned.server).peek(&mut buffer).unwrap() == LAST
+    });
+    pair.server.reset();
+    soon("the reset", || returned.server.peer_addr().is_err());
+    // A reset overtakes what its own socket still holds, so that holds little.
+    SockRef::from(&returned.client)
+        .set_send_buffer_size(4_096)
+        .unwrap();
+    let call = later(returned, Side::Server, 1 << 30);
+    let received = pair.client.expect_reset(AT_ONCE);
+    assert!(received > LAST as u64 / 2, "{received} bytes, of {LAST}");
+    assert!(call.closed().reset);
 }

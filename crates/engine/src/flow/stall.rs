@@ -92,9 +92,14 @@ impl Flow {
     }
 
     /// Returns true if an end, or one of its sockets, was reset in the middle of the return, so that the flow will never
-    /// settle.
+    /// settle. In mode Track no byte bypasses the sockets, and a reset is theirs alone: the end of a stream that came between
+    /// assessment and registration is in its socket only, and its sender, which is gone, answers an announcement with one.
     pub(crate) fn is_cut_off(&self) -> bool {
-        !matches!(self.mode(), Mode::Track | Mode::Undrain) || self.was_reset()
+        match self.mode() {
+            Mode::Track => false,
+            Mode::Undrain => self.was_reset(),
+            _ => true,
+        }
     }
 
     /// Ends a flow both of whose sockets were closed by a reset. That of a socket stands behind all that its end was sent. An end
