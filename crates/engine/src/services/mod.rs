@@ -1,6 +1,7 @@
 //! Services of a splicer. Each knows the kernel half and its own state, and none of them knows a session.
 
 pub(crate) mod ends;
+mod exhaustion;
 pub(crate) mod interfaces;
 pub(crate) mod maintenance;
 pub(crate) mod order;

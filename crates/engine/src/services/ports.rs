@@ -23,6 +23,7 @@ use socket2::SockRef;
 use tokio::net::{TcpSocket, TcpStream};
 
 use crate::services::{
+    exhaustion::Exhaustion,
     routes::{Routes, Way},
     targets::Request,
 };
@@ -41,6 +42,7 @@ pub(crate) struct SourcePorts {
     range: RangeInclusive<u16>,
     random: RandomState,
     turn: AtomicU64,
+    exhaustion: Exhaustion,
 }
 
 impl SourcePorts {
@@ -69,6 +71,7 @@ impl SourcePorts {
             range,
             random: RandomState::new(),
             turn: AtomicU64::new(0),
+            exhaustion: Exhaustion::default(),
         })
     }
 
@@ -101,7 +104,11 @@ impl SourcePorts {
         let mut by = Departure::new(routes, from, target)?;
         let mut doubted = 0;
         let seed = self.random.hash_one(self.turn.fetch_add(1, Ordering::Relaxed));
+        let mut search = self.exhaustion.search();
         for port in Candidates::new(&self.range, seed) {
+            if !search.goes_on(by.source, target).await {
+                return Err(self.exhausted(target));
+            }
             let local = SocketAddr::new(by.source, port);
             let leg = Leg::new(target, local);
             if in_use(leg) {
@@ -122,13 +129,15 @@ impl SourcePorts {
                 result => return Ok((result?, said)),
             }
         }
-        Err(io::Error::new(
+        search.found_none(by.source, target);
+        Err(self.exhausted(target))
+    }
+
+    fn exhausted(&self, target: SocketAddr) -> io::Error {
+        io::Error::new(
             io::ErrorKind::AddrNotAvailable,
-            format!(
-                "all source ports {} toward {target} are in use: widen source_ports",
-                in_words(&self.range)
-            ),
-        ))
+            format!("all source ports {self} toward {target} are in use: widen source_ports"),
+        )
     }
 }
 
@@ -293,6 +302,7 @@ mod tests {
             range,
             random: RandomState::new(),
             turn: AtomicU64::new(0),
+            exhaustion: Exhaustion::default(),
         }
     }
 
@@ -325,14 +335,14 @@ mod tests {
     async fn a_refusal_by_a_flow_is_not_the_targets() {
         let (listener, target) = listener().await;
         drop(listener);
-        let (routes, ports) = (Routes::default(), ports(22_000..=22_009));
+        let (routes, taken, free) = (Routes::default(), ports(22_000..=22_009), ports(22_000..=22_009));
         let (asked, tried) = (Cell::new(0), Cell::new(0));
         // A flow takes each port just as it is tried.
         let in_use = |_| {
             asked.set(asked.get() + 1);
             asked.get() % 2 == 0
         };
-        let error = ports
+        let error = taken
             .connect_unless(in_use, || async {}, &routes, None, target, Request::default())
             .await;
         assert_eq!(error.unwrap_err().kind(), io::ErrorKind::AddrNotAvailable);
@@ -342,7 +352,7 @@ mod tests {
             tried.set(tried.get() | 1 << (leg.local.port() - 22_000));
             false
         };
-        let error = ports
+        let error = free
             .connect_unless(never, || async {}, &routes, None, target, Request::default())
             .await;
         assert_eq!(error.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
@@ -362,5 +372,40 @@ mod tests {
         let error = connect(in_use).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::AddrNotAvailable);
         assert!(error.to_string().contains("21000-21009"), "{error}");
+    }
+
+    /// A search for a port leaves other tasks their turns, and one that found none spares the next ones the search.
+    #[tokio::test]
+    async fn ports_that_are_used_up_hold_nothing_else_up() {
+        let (_listener, target) = listener().await;
+        let (routes, ports) = (Routes::default(), ports(20_000..=29_999));
+        let (asked, turns) = (Cell::new(0), Cell::new(0));
+        let in_use = |_| {
+            asked.set(asked.get() + 1);
+            true
+        };
+        let connect = || ports.connect_unless(in_use, || async {}, &routes, None, target, Request::default());
+        let others = async {
+            loop {
+                turns.set(turns.get() + 1);
+                tokio::task::yield_now().await;
+            }
+        };
+        let both = async {
+            let (first, second) = tokio::join!(connect(), connect());
+            [first.map(drop), second.map(drop)]
+        };
+        let ended = tokio::select! {
+            ended = both => ended,
+            () = others => unreachable!("it has no end"),
+        };
+        for error in ended.map(Result::unwrap_err) {
+            assert_eq!(error.kind(), io::ErrorKind::AddrNotAvailable);
+        }
+        assert!(turns.get() > 100, "{} turns", turns.get());
+        // The second one stopped where a search is long.
+        assert!((10_000..10_100).contains(&asked.get()), "{} ports", asked.get());
+        assert!(connect().await.is_err());
+        assert!(asked.get() < 10_100, "no port is tried again");
     }
 }
