@@ -342,18 +342,23 @@ impl Slot {
         }
     }
 
-    /// Notes what a socket sent and received just before its flow was registered: bytes, acknowledgements, and the window
-    /// that its peer offers. `ended`: the bytes include the FIN of its peer.
-    pub fn note_socket(&self, side: Side, inspection: &Inspection, ended: bool) {
-        let map = self.mapping(side);
+    /// Notes the end of what a socket has received. `ended`: that includes the FIN of its peer.
+    pub fn note_received(&self, side: Side, end: Seq, ended: bool) {
         if ended {
             let seen = leg_field!(self, side, rec.seen as AtomicU8);
             seen.fetch_or(ls_seen::LS_SEEN_FIN.0 as u8, Ordering::SeqCst);
         }
+        raise(leg_field!(self, side, rec.rx_end), (end - u32::from(ended)).raw());
+    }
+
+    /// Notes what a socket sent and received just before its flow was registered: bytes, acknowledgements, and the window
+    /// that its peer offers. `ended`: the bytes include the FIN of its peer.
+    pub fn note_socket(&self, side: Side, inspection: &Inspection, ended: bool) {
+        let map = self.mapping(side);
         let received = inspection.rcv_nxt - map.seq;
+        self.note_received(side, received, ended);
         for (word, value) in [
             (leg_field!(self, side, cut), received),
-            (leg_field!(self, side, rec.rx_end), received - u32::from(ended)),
             (leg_field!(self, side, loc_end), inspection.snd_nxt - map.ack),
             (
                 leg_field!(self, side, loc_edge),

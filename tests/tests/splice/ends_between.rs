@@ -12,13 +12,15 @@ use longsplice_engine::{
     FlowState, Pair as Near, Returned, Side, Until,
     policy::{DetachPolicy, SplicePolicy},
 };
-use longsplice_lab::Namespace;
+use longsplice_lab::{Line, Namespace};
 use longsplice_tests::{
-    Bed, Pair, Policy, SOON, eventually,
+    Bed, Pair, Policy, SOON, eventually, ip,
     library::{Call, Depth, Desk},
     nft, soon,
 };
 use socket2::SockRef;
+
+use crate::routes::further_link;
 
 /// Longest time that counts as at once, on a busy machine.
 const AT_ONCE: Duration = Duration::from_secs(2);
@@ -34,12 +36,17 @@ const LOSE_NOTHING: &str = "delete table inet lose";
 /// Time after which a pair is spliced that is to be relayed.
 const HOUR: Duration = Duration::from_secs(3600);
 
+/// Bytes that the client lacks in its drain.
+const LOST: u64 = 1_000;
+
+/// Bytes of one segment.
+const FEW: u64 = 100;
+
 /// Bytes that pass by the sockets of a pair in its drain.
 const BESIDE: u64 = 3_000;
 
-/// Makes a drain that waits for the client: it lacks what its socket was given. The server has all that passed by its own socket,
-/// so a reset of that stands behind. Repeats with other pairs until one is drained: a socket that has begun to retransmit stays
-/// in the relay.
+/// Makes a drain that waits for the client: it lacks what its socket was given. Repeats with other pairs until one is drained: a
+/// socket that has begun to retransmit stays in the relay.
 fn drain<T>(
     client: &Namespace,
     mut begin: impl FnMut(&mut Pair) -> Option<T>,
@@ -49,20 +56,23 @@ fn drain<T>(
         let mut pair = connect();
         pair.exchange(10_000);
         nft(client, LOSE);
-        pair.server.send(1_000);
+        pair.server.send(LOST);
         let begun = begin(&mut pair);
         if begun.is_none() {
             nft(client, LOSE_NOTHING);
         }
-        let begun = begun?;
-        pair.client.send(BESIDE);
-        pair.server.receive(BESIDE);
-        Some((pair, begun))
+        Some((pair, begun?))
     })
 }
 
+/// Lets bytes of the client pass the socket by: a reset of the server's own socket stands behind what that end has.
+fn pass_by(pair: &mut Pair) {
+    pair.client.send(BESIDE);
+    pair.server.receive(BESIDE);
+}
+
 /// Returns a pair of this bed whose drain waits, and its number.
-fn drained(bed: &Bed) -> (Pair, u32) {
+fn waiting(bed: &Bed) -> (Pair, u32) {
     let begin = |pair: &mut Pair| {
         let flow = bed.daemon.wait_state(pair.client_port(), &["relay"]);
         bed.daemon.request_splice(flow.id).ok()?;
@@ -81,7 +91,8 @@ fn drained(bed: &Bed) -> (Pair, u32) {
 #[test]
 fn a_drain_ends_when_that_is_asked_for() {
     let bed = Bed::new("eb-kill", Policy::ON_DEMAND);
-    let (mut pair, id) = drained(&bed);
+    let (mut pair, id) = waiting(&bed);
+    pass_by(&mut pair);
     bed.daemon.kill_flow(id).unwrap();
     pair.server.expect_reset(AT_ONCE);
     pair.client.expect_reset(AT_ONCE);
@@ -93,7 +104,8 @@ fn a_drain_ends_with_the_grace_period_of_a_shutdown() {
     let mut bed = Bed::with("eb-stop", Default::default(), Policy::ON_DEMAND, |c| {
         c.set("shutdown_timeout = \"100ms\"\n[access_log]\npath = \"access.log\"")
     });
-    let (mut pair, _) = drained(&bed);
+    let (mut pair, _) = waiting(&bed);
+    pass_by(&mut pair);
     bed.daemon.terminate();
     assert_eq!(bed.daemon.join(), Some(0));
     pair.server.expect_reset(AT_ONCE);
@@ -101,6 +113,50 @@ fn a_drain_ends_with_the_grace_period_of_a_shutdown() {
     let log = std::fs::read_to_string(bed.daemon.dir().join("access.log")).unwrap_or_default();
     let lines: Vec<&str> = log.lines().filter(|line| line.contains("\"shutdown\"")).collect();
     assert_eq!(lines.len(), 1, "{log}");
+}
+
+/// A segment passed the programs before its flow was registered, and waits in a shaper, or for a processor, while the drain
+/// begins: here it comes by an interface that is not watched. The programs let the server acknowledge it all the same.
+#[test]
+fn a_segment_that_comes_late_to_its_socket_is_counted() {
+    for (policy, state) in [
+        (Policy::ON_DEMAND, "detached"),
+        (Policy::ON_DEMAND_DORMANT, "dormant"),
+    ] {
+        for ends in [false, true] {
+            let bed = Bed::with("eb-late", Default::default(), policy, |c| {
+                c.set("interfaces = [\"f0\", \"f1\"]")
+            });
+            further_link(&bed.net, &bed.net.client, ["f2", "c2"], 3);
+            let (mut pair, _) = waiting(&bed);
+            let [around, back] = ["replace", "del"].map(|verb| {
+                let route = format!("route {verb} 198.18.1.2/32 via 198.18.3.2 dev c2");
+                move |net: &Line| drop(ip(&net.client, &route))
+            });
+            around(&bed.net);
+            match ends {
+                true => pair.client.finish(),
+                false => pair.client.send(FEW),
+            }
+            match ends {
+                true => pair.server.expect_end(),
+                false => pair.server.receive(FEW),
+            }
+            back(&bed.net);
+            nft(&bed.net.client, LOSE_NOTHING);
+            pair.client.receive(LOST);
+            bed.daemon.wait_state(pair.client_port(), &[state]);
+            pair.server.send(10_000);
+            pair.client.receive(10_000);
+            pair.server.finish();
+            pair.client.expect_end();
+            if !ends {
+                pair.client.finish();
+                pair.server.expect_end();
+            }
+            bed.daemon.wait_reaped();
+        }
+    }
 }
 
 /// The programs of the flow translate the resets of its sockets, which stand below what the server has.
@@ -135,6 +191,7 @@ fn the_ends_of_a_call_that_is_dropped_in_its_drain_are_reset() {
         calls.replace(Some(desk.library.splice(sockets, Until::closed())));
         pair
     });
+    pass_by(&mut pair);
     call.abandon();
     pair.server.expect_reset(AT_ONCE);
     pair.client.expect_reset(AT_ONCE);
@@ -186,7 +243,6 @@ fn a_pair_that_comes_back_because_it_is_idle_ends_in_time() {
 /// Both ends have closed, and the client lacks bytes that passed by. Its socket, alone, would acknowledge them to the server.
 #[test]
 fn the_end_of_the_process_acknowledges_nothing_that_an_end_lacks() {
-    const LOST: u64 = 10_000;
     let mut bed = Bed::new("eb-lacks", Policy::ON_DEMAND_DORMANT);
     let mut pair = bed.connect();
     pair.exchange(10_000);
@@ -217,7 +273,6 @@ fn the_end_of_the_process_acknowledges_nothing_that_an_end_lacks() {
 /// A reset concerns the sockets alone while they relay, and what came before it is in one of them: a later call reads it.
 #[test]
 fn what_came_before_a_reset_is_relayed_by_a_later_call() {
-    const FEW: u64 = 100;
     const LAST: usize = 40_000;
     let desk = Desk::new("eb-before");
     // The client has room for little.

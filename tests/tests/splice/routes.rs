@@ -41,7 +41,7 @@ fn second_way(net: &Line) {
 }
 
 /// Adds a link between the forwarder and another node, with the addresses 198.18.N.2 and 198.18.N.1.
-fn further_link(net: &Line, peer: &Namespace, [ours, theirs]: [&str; 2], n: u8) {
+pub(crate) fn further_link(net: &Line, peer: &Namespace, [ours, theirs]: [&str; 2], n: u8) {
     let add = format!(
         "link add {ours} type veth peer name {theirs} netns {}",
         peer.name()

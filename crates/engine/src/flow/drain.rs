@@ -142,6 +142,10 @@ impl Flow {
             let (x, o) = (&states[side], &states[side.other()]);
             let cut = cuts[side];
             let copied = self.copied(side, pump);
+            // A segment that was late between the programs and its socket is in no record. The socket has acknowledged it.
+            if copied.at_or_after(cut) && x.end().before(copied) {
+                self.slot().note_received(side, copied, pump.eof(side));
+            }
             let send_queue = unacknowledged(pump.socket(side.other()))?;
             let mut acknowledged = o.rx_ack;
             // An acknowledgement that passed the programs before the flow was registered is not in the record, but the
