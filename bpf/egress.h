@@ -40,6 +40,13 @@ static __always_inline int has_closed(const struct ls_leg *from, const struct ls
 	return is_closed_by(from, to, from->loc_ack);
 }
 
+/* Returns whether the peer has the FIN that the local socket has not sent yet: the number of a segment
+ * without payload stands behind it. */
+static __always_inline int lacks_own_fin(const struct ls_leg *to, const struct segment *seg)
+{
+	return to->bypassed & LS_BYPASSED_FIN && seg->seq == first_own(to);
+}
+
 /*
  * Forwards the reset of a socket that held bytes, in a form that the peer accepts although payload was
  * forwarded past the socket. The kernel would answer the peer's next segment with a reset, too, but an idle
@@ -58,9 +65,14 @@ static __always_inline int abort_flow(struct __sk_buff *skb, struct flow_ref *fl
 	if (mode == LS_ABORTED && !(seg->flags & TCP_ACK))
 		return pass_emitted(skb, LS_V_ABORTED);
 	/* The pair is awake and nothing is on its way past the sockets: the other leg goes on. */
-	if (mode == LS_UNDRAIN && has_delivered(from, to) && has_delivered(to, from))
+	if (mode == LS_UNDRAIN && has_delivered(from, to) && has_delivered(to, from)) {
+		if (lacks_own_fin(to, seg)) {
+			new->tcp.seq = bpf_htonl(seg->seq + 1);
+			seq_advance(&from->loc_end, seg->seq + 1);
+		}
 		return write_headers(skb, h, new, seg->opt_len) ? drop(LS_V_DROP_REWRITE)
 								: pass_emitted(skb, LS_V_EMITTED);
+	}
 	/* The peer is through: it waits for no bytes of the socket. */
 	if (mode != LS_ABORTED && is_through(from, to))
 		return drop(LS_V_DROP_PARKED);
@@ -163,9 +175,7 @@ static __always_inline int emit(struct __sk_buff *skb, struct flow_ref *flow, st
 		/* The peer ignores a number below the payload that was forwarded meanwhile. */
 		if (bare && mode == LS_DRAIN)
 			new->tcp.seq = bpf_htonl(seq_max(seg->seq, end_of(&to->rec) + to->rec.seq_off));
-		/* The peer has the FIN that the local socket has not sent yet: the number stands behind
-		 * it. */
-		if (bare && mode == LS_UNDRAIN && to->bypassed & LS_BYPASSED_FIN && seg->seq == first_own(to))
+		if (bare && mode == LS_UNDRAIN && lacks_own_fin(to, seg))
 			new->tcp.seq = bpf_htonl(seg->seq + 1);
 		/* The peer ignores a number beyond a window that it has taken back. The socket may not know
 		 * of that, because the kernel lets no window shrink except to 0. */

@@ -93,7 +93,7 @@ impl Flow {
 
     /// Forwards the reset of a socket that held bytes, in a form that the peer accepts although payload was forwarded
     /// past the socket (`abort_flow`).
-    fn abort(&mut self, side: Side, raw: &Segment, seg: Segment, mode: Mode) -> Outcome {
+    fn abort(&mut self, side: Side, raw: &Segment, mut seg: Segment, mode: Mode) -> Outcome {
         // This is the kernel's answer, for a socket that is gone, to a segment that came in unchanged.
         if mode == Mode::Aborted && !seg.has(flag::ACK) {
             return Outcome::wire(Verdict::Aborted, *raw);
@@ -101,6 +101,10 @@ impl Flow {
         let (from, to) = self.legs(side);
         // The pair is awake and nothing is on its way past the sockets: the other leg goes on.
         if mode == Mode::Undrain && has_delivered(from, to) && has_delivered(to, from) {
+            if lacks_own_fin(to, &seg) {
+                seg.seq = seg.seq + 1;
+                seq_advance(&mut from.loc_end, seg.seq);
+            }
             return Outcome::wire(Verdict::Emitted, seg);
         }
         // The peer is through: it waits for no bytes of the socket.
@@ -196,8 +200,7 @@ impl Flow {
         if bare && mode == Mode::Drain {
             seg.seq = seg.seq.max(to.rec.end() + to.rec.seq_off);
         }
-        // The peer has the FIN that the local socket has not sent yet: the number stands behind it.
-        if bare && mode == Mode::Undrain && to.bypassed & bypassed::FIN != 0 && seg.seq == first_own(to) {
+        if bare && mode == Mode::Undrain && lacks_own_fin(to, &seg) {
             seg.seq = seg.seq + 1;
         }
         // The peer ignores a number beyond a window that it has taken back.
@@ -223,4 +226,10 @@ fn refuse_syn(seg: &Segment) -> Outcome {
         ..Segment::default()
     };
     Outcome::local(Verdict::SynRefused, answer)
+}
+
+/// Returns whether the peer has the FIN that the local socket has not sent yet: the number of a segment without payload stands
+/// behind it.
+fn lacks_own_fin(to: &Leg, seg: &Segment) -> bool {
+    to.bypassed & bypassed::FIN != 0 && seg.seq == first_own(to)
 }

@@ -103,7 +103,10 @@ pub(crate) async fn end(context: &Arc<Context>, id: FlowId) -> Result<(), Reques
 pub(crate) fn end_at(context: &Arc<Context>, id: FlowId, legs: PerSide<Leg>) -> Result<(), RequestError> {
     let records = context.plane().map(|plane| plane.both_directions(legs.client));
     match awake(context, id, legs, Trap::Admin) {
-        Ok(back) => drop(back),
+        Ok(back) => {
+            context.unpaired.let_go(id.0);
+            drop(back);
+        }
         Err(RequestError::CannotReturn(_, error)) => {
             tracing::debug!(flow = %id, error, "it ends without a word to its ends");
             if let Some(plane) = context.plane() {

@@ -6,6 +6,7 @@
 
 use std::{
     collections::HashMap,
+    io,
     os::fd::{AsFd, OwnedFd},
     time::Duration,
 };
@@ -35,6 +36,8 @@ const LAST_LOOK: Duration = Duration::from_millis(5);
 struct Awake {
     flow: Flow,
     since: Instant,
+    /// Time of the last look for the sockets.
+    looked: Instant,
     /// Duplicates that keep the sockets open until the bytes that bypassed them are acknowledged: the peers still need
     /// their answers.
     sockets: Vec<OwnedFd>,
@@ -46,6 +49,21 @@ impl Awake {
     /// Returns true if its legs have nothing to do with each other any more.
     fn is_quiescent(&self) -> bool {
         self.given_up.is_none() && self.flow.is_quiescent()
+    }
+
+    /// Looks for its sockets now and then, once they are held no longer. Returns true if both are closed.
+    fn is_abandoned(&mut self, now: Instant) -> bool {
+        if now < self.looked + LOOK {
+            return false;
+        }
+        self.looked = now;
+        let plane = self.flow.plane();
+        let is_gone = |leg: Leg| {
+            plane
+                .inspect(leg)
+                .is_err_and(|e| e.kind() == io::ErrorKind::NotFound)
+        };
+        self.flow.legs().into_iter().all(is_gone)
     }
 
     /// Resets both ends, if one of them will never acknowledge the bytes that bypassed the sockets.
@@ -61,6 +79,11 @@ impl Awake {
             tracing::debug!(
                 flow,
                 "an end was reset before all that passed by was acknowledged"
+            );
+        } else if self.is_abandoned(now) {
+            tracing::debug!(
+                flow,
+                "its sockets were closed before all that passed by was acknowledged"
             );
         } else {
             return;
@@ -124,6 +147,7 @@ impl UnpairedLegs {
             Awake {
                 flow,
                 since: now,
+                looked: now + HOLD,
                 sockets: held,
                 given_up: None,
             },
@@ -137,8 +161,15 @@ impl UnpairedLegs {
         table
             .awake
             .get(&serial)
-            .filter(|awake| awake.flow.legs() == legs)?;
+            .filter(|awake| awake.flow.legs() == legs && awake.given_up.is_none())?;
         Some(table.take(serial)?.flow)
+    }
+
+    /// Lets go of a flow's sockets, whatever is unacknowledged: its ends are to be reset.
+    pub(crate) fn let_go(&self, serial: u32) {
+        if let Some(awake) = self.table.lock().awake.get_mut(&serial) {
+            awake.sockets.clear();
+        }
     }
 
     /// Returns true if a caller has a flow's sockets, and the flow its slot.

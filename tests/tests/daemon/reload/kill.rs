@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use longsplice_tests::{Bed, Policy};
+use longsplice_tests::{Bed, Pair, Policy, eventually, nft};
 
 const AT_ONCE: Duration = Duration::from_secs(2);
 
@@ -48,6 +48,43 @@ fn detached_and_waited_for() {
         "detached",
         "unsplice = \"idle=1h\"",
     );
+}
+
+/// Makes a connection whose client has ended its stream, which the server has acknowledged: no socket here has sent that end.
+fn half_closed(bed: &Bed) -> (Pair, u32) {
+    let mut pair = bed.connect_spliced("detached");
+    pair.exchange(1_000);
+    pair.client.finish();
+    pair.server.expect_end();
+    pair.server.send(1_000);
+    pair.client.receive(1_000);
+    let flow = bed.daemon.wait_state(pair.client_port(), &["detached"]);
+    (pair, flow.id)
+}
+
+#[test]
+fn behind_the_end_of_one_stream() {
+    let bed = Bed::new("end-half", Policy::DETACHED);
+    let (mut pair, id) = half_closed(&bed);
+    bed.daemon.kill_flow(id).unwrap();
+    pair.client.expect_reset(AT_ONCE);
+    // It has the end of the client's stream already.
+    let reset = || pair.server.stream.take_error().unwrap().is_some();
+    eventually("a reset of the server", AT_ONCE, || reset().then_some(()));
+    bed.daemon.wait_reaped();
+}
+
+/// The programs do not see the resets, and the flow would wait for ever for its sockets to send the end of that stream.
+#[test]
+fn behind_the_end_of_one_stream_and_a_firewall() {
+    let bed = Bed::new("end-mute", Policy::DETACHED);
+    let (_pair, id) = half_closed(&bed);
+    nft(
+        &bed.net.forwarder,
+        "table inet mute { chain out { type filter hook output priority 0; tcp flags rst drop; }; }",
+    );
+    bed.daemon.kill_flow(id).unwrap();
+    bed.daemon.wait_reaped();
 }
 
 /// The flow ends without waiting for bytes that wait for a reader.
