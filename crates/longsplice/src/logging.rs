@@ -1,6 +1,7 @@
 //! Writes structured logs to standard error.
 
 mod limit;
+mod writer;
 
 use std::{
     env,
@@ -14,6 +15,7 @@ use tracing_subscriber::{EnvFilter, fmt};
 
 use limit::Limited;
 pub(crate) use limit::{PERIOD, limit, tell_suppressed};
+use writer::StandardError;
 
 use crate::config::{LogConfig, LogFormat, LogLevel};
 
@@ -32,7 +34,7 @@ pub(crate) fn start(config: LogConfig) {
     };
     let given = from_env.is_some();
     let filter = from_env.unwrap_or_else(|| EnvFilter::new(level(config.level)));
-    let builder = fmt().with_env_filter(filter).with_writer(io::stderr);
+    let builder = fmt().with_env_filter(filter).with_writer(|| StandardError);
     // The journal adds its own time.
     let in_journal = env::var("JOURNAL_STREAM").is_ok_and(|stream| is_stream(io::stderr(), &stream));
     match config.format {

@@ -45,6 +45,8 @@ pub(crate) struct Limit {
     per_second: AtomicU32,
     kinds: Mutex<HashMap<Identifier, Kind>>,
     suppressed: AtomicU64,
+    /// Number of lines that standard error did not take, and were not reported yet.
+    lost: AtomicU64,
 }
 
 /// State of the lines of one kind.
@@ -72,6 +74,7 @@ impl Limit {
             per_second: AtomicU32::new(per_second),
             kinds: Mutex::default(),
             suppressed: AtomicU64::new(0),
+            lost: AtomicU64::new(0),
         }
     }
 
@@ -80,7 +83,13 @@ impl Limit {
         self.per_second.store(per_second, Ordering::Relaxed);
     }
 
-    /// Returns the number of all suppressed lines since the start.
+    /// Counts a line that standard error did not take.
+    pub(super) fn note_lost(&self) {
+        self.suppressed.fetch_add(1, Ordering::Relaxed);
+        self.lost.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Returns the number of all lines that were not written since the start.
     pub(crate) fn suppressed(&self) -> u64 {
         self.suppressed.load(Ordering::Relaxed)
     }
@@ -155,8 +164,12 @@ where
 /// Interval of reports about suppressed lines.
 pub(crate) const PERIOD: Duration = Duration::from_secs(10);
 
-/// Logs the lines that were suppressed since the last call: one line for each kind.
+/// Logs the lines that were suppressed since the last call: one line for each kind, and one for all that were lost.
 pub(crate) fn tell_suppressed() {
+    let lost = limit().lost.swap(0, Ordering::Relaxed);
+    if lost > 0 {
+        tracing::warn!(lost, "log lines were left out: standard error did not take them");
+    }
     for Suppressed { lines, example } in limit().take() {
         tracing::warn!(
             lines,
