@@ -22,7 +22,13 @@ impl Dataplane {
     /// slot is in mode Moved then. `NotFound`: a new connection has taken the flow's place. `ResourceBusy`: it was not in
     /// mode Final, and nothing has changed.
     pub fn demote(&self, slot: &Slot, legs: PerSide<Leg>, toward: PerSide<u32>) -> io::Result<()> {
-        self.r#move(self.demote.as_fd(), slot, legs, toward)
+        loop {
+            match self.r#move(self.demote.as_fd(), slot, legs, toward) {
+                // It met a wake, which was refused: the sockets are parked as before.
+                Err(e) if e.kind() == io::ErrorKind::ResourceBusy && slot.mode() == Mode::Final => {}
+                moved => return moved,
+            }
+        }
     }
 
     /// Moves a detached flow from its records into a free slot, which is in mode Final then, without sockets. `NotFound`:

@@ -120,11 +120,14 @@ impl Collection {
     }
 }
 
-/// Returns true if a FIN was forwarded. It is acknowledged together with the bytes before it. A socket that was given
+/// Returns true if a reset was forwarded, of which the sockets know nothing, or a FIN. That is acknowledged together with the bytes before it. A socket that was given
 /// those bytes and has not sent the FIN itself would refuse that acknowledgement for ever, so such a pair is left to the
 /// ends.
 fn has_ended(flow: &Flow) -> bool {
-    Side::BOTH.iter().any(|&side| flow.leg(side).fin)
+    Side::BOTH.iter().any(|&side| {
+        let x = flow.leg(side);
+        x.fin || x.reset
+    })
 }
 
 /// Takes over the outstanding bytes. Returns false if that cannot be done; then nothing has changed but that the flow may
