@@ -217,14 +217,14 @@ impl Session<'_> {
                 let server = at.tenure.to_string();
                 tracing::info!(listener = self.settings.listener.name, peer = %self.peer, server, why, "no reply");
                 match how {
-                    Failure::Timeout => {
+                    Failure::Timeout | Failure::Withheld => {
                         OwnAnswer::new(504, End::ServerTimeout, "the server did not reply in time")
                     }
                     Failure::Malformed => {
                         OwnAnswer::new(502, End::BadReply, "what the server sent is no valid reply")
                     }
                     Failure::Unfit => {
-                        let why = "the head of the server's reply is too long, or does not fit the request";
+                        let why = "the head of the server's reply is malformed or too long, or does not fit the request";
                         OwnAnswer::new(502, End::BadReply, why)
                     }
                     Failure::Connect | Failure::Closed => OwnAnswer::no_reply(),

@@ -120,8 +120,6 @@ impl Session<'_> {
         at: &mut AtServer,
     ) -> Result<Reply, Failed> {
         self.send(client, request, at).await?;
-        let asked_in = request.kind.version;
-        let bad = |error| bad_head(error, asked_in);
         let mut scan = Scan::reply();
         let mut deadline = self.deadline(at);
         let (mut interim, mut waiting_since) = (0, None);
@@ -153,8 +151,10 @@ impl Session<'_> {
                 Ok(Err(failed)) => return Err(failed),
                 Err(Late) => return Err(late(at)),
             }
-            while let Some(scanned) = found(&mut scan, at.wire.buffer.data(), &self.limits).map_err(bad)? {
-                let reply = self.understand(scanned, request, to, at).map_err(bad)?;
+            while let Some(scanned) =
+                found(&mut scan, at.wire.buffer.data(), &self.limits).map_err(bad_head)?
+            {
+                let reply = self.understand(scanned, request, to, at).map_err(bad_head)?;
                 if !reply.is_interim {
                     return match is_of_an_idle_connection(&reply, request, at) {
                         true => Err(Failed::Stale),
@@ -266,6 +266,10 @@ fn is_of_an_idle_connection(reply: &Reply, request: &Request, at: &AtServer) -> 
 /// Returns the failure of a request that neither the server's reply nor a piece of its body came for in time.
 fn late(at: &AtServer) -> Failed {
     match at.is_servers_turn() {
+        true if at.awaits_continue() => Failed::Server(
+            Failure::Withheld,
+            "it did not ask for the body in time".to_owned(),
+        ),
         true => Failed::Server(Failure::Timeout, "it did not reply in time".to_owned()),
         false if at.upload.waits_for_recipient() => not_taken(),
         false => Failed::SlowBody,
@@ -305,17 +309,12 @@ fn found(scan: &mut Scan, bytes: &[u8], limits: &Limits) -> Result<Option<Scanne
     Ok(scan.scanned())
 }
 
-/// Returns the failure of a server whose reply to a request of this version has such a head. A client must not be able to
-/// put a server out: a server may repeat in its reply what it was sent, or answer in the same way whatever was asked for.
-fn bad_head(error: HeadError, asked_in: Version) -> Failed {
+/// Returns the failure of a server whose reply has such a head. A client must not be able to put a server out: a server may
+/// repeat in its fields what it was sent, or answer in the same way whatever was asked for.
+fn bad_head(error: HeadError) -> Failed {
     let how = match error {
-        HeadError::TooLong
-        | HeadError::LineTooLong
-        | HeadError::TooManyFields
-        | HeadError::TooManyOptions
-        | HeadError::UnaskedSwitch => Failure::Unfit,
-        HeadError::CodingInOldVersion if asked_in == Version::Http10 => Failure::Unfit,
-        _ => Failure::Malformed,
+        HeadError::StartLine | HeadError::Version => Failure::Malformed,
+        _ => Failure::Unfit,
     };
     Failed::Server(how, error.to_string())
 }

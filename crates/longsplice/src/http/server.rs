@@ -66,8 +66,13 @@ impl AtServer {
     /// Returns whether the next bytes have to come from the server: its reply, or the 100 without which the client sends
     /// no body.
     pub(super) fn is_servers_turn(&self) -> bool {
-        let waits = self.expects_continue && self.upload.passed() == 0 && !self.upload.waits_for_recipient();
-        self.is_sent() || waits
+        self.is_sent() || self.awaits_continue()
+    }
+
+    /// Returns whether the client may withhold the body, until the server says 100.
+    pub(super) fn awaits_continue(&self) -> bool {
+        let is_held = self.upload.passed() == 0 && !self.upload.waits_for_recipient();
+        self.expects_continue && is_held && !self.is_sent()
     }
 }
 

@@ -81,8 +81,11 @@ pub enum Failure {
     Timeout,
     /// The server's bytes are no HTTP reply.
     Malformed,
-    /// The head of the reply exceeds a limit, or does not fit the request: it may be so because of what the client sent.
+    /// The head of the reply is malformed behind its first line, exceeds a limit, or does not fit the request: it may be so
+    /// because of what the client sent.
     Unfit,
+    /// The reply did not begin in time, while the client waited to be asked for the body.
+    Withheld,
 }
 
 impl Tenure {
@@ -173,7 +176,7 @@ impl Tenure {
     }
 
     /// Counts a failure of the server. Do not call it for an idle connection that turned out dead: that is no fault. A
-    /// `Closed` or `Timeout` on a reused connection, and an `Unfit`, is counted, but does not affect the server's health.
+    /// `Closed` or `Timeout` on a reused connection, an `Unfit` and a `Withheld` are counted, but do not affect the server's health.
     pub fn failed(&self, how: Failure) {
         let counts = &self.server.counts;
         let (act, count) = match how {
@@ -189,7 +192,7 @@ impl Tenure {
             Failure::Timeout => "it did not reply in time",
             Failure::Malformed => "what it sent was no reply",
             // The client may have caused it.
-            Failure::Unfit => return,
+            Failure::Unfit | Failure::Withheld => return,
         };
         if let Some(state) = &self.state {
             state.note_failure(&self.server, act, why);
