@@ -38,7 +38,8 @@ fn nanoseconds(time: Duration) -> u64 {
 }
 
 impl FlowHandle {
-    /// Returns the flow; the last one, if there were several. `None` before the first call has begun.
+    /// Returns the flow; the last one, if there were several. `None` before the first call has begun, and from
+    /// [`FlowHandle::clear`] to the next call.
     pub fn id(&self) -> Option<FlowId> {
         let number = self.0.number.load(Ordering::Acquire).checked_sub(1)?;
         u32::try_from(number).ok().map(FlowId)
@@ -91,6 +92,11 @@ impl FlowHandle {
         *self.0.reason.lock() = None;
         self.0.spliced.store(false, Ordering::Release);
         self.0.number.store(u64::from(id.0) + 1, Ordering::Release);
+    }
+
+    /// Forgets the flow of a call that is over.
+    pub fn clear(&self) {
+        self.0.number.store(0, Ordering::Release);
     }
 
     /// Notes that segments bypass the sockets from now on, and the lowest round-trip times that the legs had until here.

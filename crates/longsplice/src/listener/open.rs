@@ -11,7 +11,7 @@ use std::{
 };
 
 use longsplice_engine::{Ended, FlowHandle, FlowId, Pair, Returned, Until};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 
 use super::{
@@ -70,7 +70,17 @@ pub(super) enum Told {
 impl Shown {
     /// Requests its handler to end it. The first reason stays.
     pub(super) fn end(&self, why: End) -> Told {
-        let mut ending = self.ending.lock();
+        self.tell(self.ending.lock(), why)
+    }
+
+    /// Requests its handler to end it, if this is its flow; `None` if it is not.
+    pub(super) fn end_flow(&self, id: FlowId, why: End) -> Option<Told> {
+        // Compare under the lock: the flow is forgotten under it, so the request is not for what follows the flow.
+        let ending = self.ending.lock();
+        (self.flow() == Some(id)).then(|| self.tell(ending, why))
+    }
+
+    fn tell(&self, mut ending: MutexGuard<'_, Ending>, why: End) -> Told {
         match *ending {
             Ending { is_left: true, .. } => return Told::Left,
             Ending { why: Some(_), .. } => return Told::Before,
@@ -93,7 +103,16 @@ impl Shown {
         self.is_in_engine.load(Ordering::Relaxed)
     }
 
-    /// Returns its current or last flow.
+    /// Notes that the engine does not have it any more, and whether the kernel has. Forgets its flow if not.
+    fn came_back(&self, is_in_kernel: bool) {
+        self.is_in_engine.store(is_in_kernel, Ordering::Relaxed);
+        if !is_in_kernel {
+            let _ending = self.ending.lock();
+            self.flow.clear();
+        }
+    }
+
+    /// Returns its flow, while the engine or the kernel has it.
     pub(super) fn flow(&self) -> Option<FlowId> {
         self.flow.id()
     }
@@ -235,7 +254,7 @@ impl Open {
         };
         // A flow that the kernel has is not ended by a shutdown.
         let is_in_kernel = matches!(ended, Ok(Ended::Detached(_)));
-        self.shown.is_in_engine.store(is_in_kernel, Ordering::Relaxed);
+        self.shown.came_back(is_in_kernel);
         ended
     }
 

@@ -199,7 +199,8 @@ impl Tracker {
             .values()
             .find(|shown| shown.flow() == Some(id))
             .cloned();
-        if of_it.is_some_and(|shown| shown.end(why) != Told::Left) {
+        let told = of_it.and_then(|shown| shown.end_flow(id, why));
+        if told.is_some_and(|told| told != Told::Left) {
             return true;
         }
         if let Some(flow) = self.left.lock().flows.get_mut(&id) {

@@ -1,7 +1,8 @@
 use std::{net::SocketAddr, time::Duration};
 
-use longsplice_engine::Summary;
+use longsplice_engine::{RequestError, Side, Summary};
 use tokio::{
+    io::AsyncWriteExt,
     net::{TcpListener, TcpStream},
     task::JoinHandle,
     time::timeout,
@@ -89,6 +90,26 @@ async fn a_connection_that_was_told_to_end_ends_when_it_is_detached() {
     open.detached(id, None, record, Instant::now()).await;
     assert_eq!(noted(&service, id), End::Admin);
     assert!(flow.end().await.reset);
+}
+
+/// What the connection carries behind a flow that came back, such as its next request, has nothing to do with the flow.
+#[tokio::test]
+async fn a_flow_that_came_back_has_no_end() {
+    let (service, open) = connection();
+    let ([mut client, accepted], [connected, _server]) = (connect().await, connect().await);
+    client.write_all(b"next").await.unwrap();
+    let call = open.splice(Pair::new(accepted, connected), Until::data_from(Side::Client));
+    let id = match timeout(SOON, call).await.unwrap().unwrap() {
+        Ended::Returned(returned) => returned.id,
+        other => panic!("{other:?}"),
+    };
+    assert!(
+        !service.shared.tracker.end(id, End::Admin),
+        "its handler has no such flow"
+    );
+    assert_eq!(open.to_end(), None);
+    let error = service.splicer().request_end(id).await.unwrap_err();
+    assert!(matches!(error, RequestError::NoSuchFlow(_)), "{error}");
 }
 
 #[tokio::test]
