@@ -191,6 +191,7 @@ pub(super) fn settle(file: File, source: &Source<'_>) -> Result<Config, Vec<Diag
     let listener_places: Vec<_> = file.listener.iter().map(Spanned::span).collect();
     let intercepts = |l: &Spanned<listeners::Raw>| l.get_ref().intercept.as_ref().map(Spanned::span);
     let intercept_places: Vec<_> = file.listener.iter().map(intercepts).collect();
+    let targets: Vec<_> = file.upstream.iter().map(|raw| raw.get_ref().targets()).collect();
     let upstreams = s.upstreams(file.upstream);
     let shared = Shared {
         source_ports,
@@ -198,6 +199,7 @@ pub(super) fn settle(file: File, source: &Source<'_>) -> Result<Config, Vec<Diag
         on_reload: file.on_reload.unwrap_or_default(),
     };
     let listeners = s.listeners(file.listener, &shared);
+    s.loops(&listeners, &targets);
     let taken: Vec<_> = listeners.iter().flat_map(|l| l.listen.iter().copied()).collect();
     let operations = s.operations(file.metrics, file.access_log, &taken);
     let mut all = rules.clone();

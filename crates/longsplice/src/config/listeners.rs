@@ -120,6 +120,12 @@ impl ListenerConfig {
         self.intercept.is_some() && (rest || self.routes.routes().iter().any(by_route))
     }
 
+    /// Returns whether some of its connections go to the upstream of this name.
+    pub(super) fn leads_to(&self, upstream: &str) -> bool {
+        let by_route = |route: &Route| matches!(&route.action, Action::Upstream(name) if name == upstream);
+        self.upstream.as_deref() == Some(upstream) || self.routes.routes().iter().any(by_route)
+    }
+
     /// Returns whether its clients reach every address that this host reaches, with this host's address.
     pub(super) fn reaches_all(&self) -> bool {
         let is_open = |i: &InterceptConfig| i.to.is_empty() && i.source == SourceAddress::Forwarder;

@@ -182,6 +182,14 @@ fn messages_name_the_place_and_the_remedy() {
             "x.toml:3:6: 127.0.0.1:80 would forward to itself (0.0.0.0:80)\n   3 | to = \"0.0.0.0:80\"\n     |      ^^^^^^^^^^^^\n     = name the server that is to be reached",
         ),
         (
+            "[[listener]]\nlisten = \":80\"\nupstream = \"u\"\n\n[[upstream]]\nname = \"u\"\nservers = [\"a:80\", \"127.0.0.1:80\"]\n".to_owned(),
+            "x.toml:7:20: 0.0.0.0:80 would forward to itself (127.0.0.1:80)\n   7 | servers = [\"a:80\", \"127.0.0.1:80\"]\n     |                    ^^^^^^^^^^^^^^\n     = name the server that is to be reached",
+        ),
+        (
+            "[[listener]]\nlisten = [\":81\", \"127.0.0.1:80\"]\nto = \"a:1\"\nprotocol = \"http\"\n[[listener.route]]\npath = \"/\"\nupstream = \"u\"\n[[upstream]]\nname = \"u\"\n[[upstream.server]]\naddress = \"0.0.0.0:80\"\n".to_owned(),
+            "x.toml:11:11: 127.0.0.1:80 would forward to itself (0.0.0.0:80)\n  11 | address = \"0.0.0.0:80\"\n     |           ^^^^^^^^^^^^\n     = name the server that is to be reached",
+        ),
+        (
             "[[listener]]\nlisten = \":0\"\nto = \"a:0\"\n".to_owned(),
             "x.toml:3:6: port 0 in `a:0`: a target needs a port from 1 to 65535\n   3 | to = \"a:0\"\n     |      ^^^^^",
         ),

@@ -5,7 +5,7 @@ mod health;
 mod place;
 mod servers;
 
-use std::{ops::Range, time::Duration};
+use std::{net::SocketAddr, ops::Range, time::Duration};
 
 use longsplice_core::{health::PassiveRules, proxy_protocol::Version};
 use serde::Deserialize;
@@ -19,7 +19,13 @@ pub use place::{ServerPlace, ServiceName};
 use servers::RawServer;
 pub use servers::ServerConfig;
 
-use super::{one_or_many::OneOrMany, period::Period, rules::is_token, settler::Settler};
+use super::{
+    listeners::ListenerConfig,
+    one_or_many::{OneOrMany, flatten},
+    period::Period,
+    rules::{connects_to_itself, is_token},
+    settler::Settler,
+};
 use crate::address::Target;
 
 /// Default time for connecting to one address.
@@ -84,6 +90,31 @@ pub(super) struct Raw {
     health: Option<Spanned<RawHealth>>,
     outlier_detection: Option<RawOutlierDetection>,
     slow_start: Option<Spanned<Period>>,
+}
+
+/// Servers of an upstream that are written as targets, each with its position.
+pub(super) struct Targets {
+    upstream: String,
+    servers: Vec<Spanned<Target>>,
+}
+
+impl Raw {
+    /// Returns those of its servers that are targets.
+    pub(super) fn targets(&self) -> Targets {
+        let list = self.servers.clone().map_or_else(Vec::new, flatten);
+        let tables = self.server.iter().map(|table| table.get_ref().address.clone());
+        let targets = list.into_iter().chain(tables).filter_map(|place| {
+            let span = place.span();
+            match place.into_inner() {
+                ServerPlace::Target(target) => Some(Spanned::new(span, target)),
+                ServerPlace::Service(_) => None,
+            }
+        });
+        Targets {
+            upstream: self.name.get_ref().clone(),
+            servers: targets.collect(),
+        }
+    }
 }
 
 impl UpstreamConfig {
@@ -152,6 +183,19 @@ impl Settler<'_> {
             all.push(upstream);
         }
         all
+    }
+
+    /// Checks that no upstream of a listener has that listener as a server.
+    pub(super) fn loops(&mut self, listeners: &[ListenerConfig], all: &[Targets]) {
+        for listener in listeners {
+            let servers = all.iter().filter(|of| listener.leads_to(&of.upstream));
+            for server in servers.flat_map(|of| &of.servers) {
+                let itself = |at: &SocketAddr| connects_to_itself(*at, server.get_ref());
+                if let Some(loops) = listener.listen.iter().find_map(itself) {
+                    self.complain(server.span(), loops, "name the server that is to be reached");
+                }
+            }
+        }
     }
 
     fn upstream(&mut self, raw: Raw, place: Range<usize>) -> UpstreamConfig {

@@ -49,7 +49,7 @@ impl ServerConfig {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawServer {
-    address: Spanned<ServerPlace>,
+    pub(super) address: Spanned<ServerPlace>,
     name: Option<Spanned<String>>,
     weight: Option<Spanned<i64>>,
     max_connections: Option<Spanned<i64>>,
