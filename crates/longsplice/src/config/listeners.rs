@@ -352,13 +352,7 @@ impl Settler<'_> {
             return name;
         };
         let name = given.get_ref();
-        if name.is_empty() || name.chars().any(char::is_control) {
-            self.complain(
-                given.span(),
-                "this is no name",
-                "use any text, or leave the key out",
-            );
-        }
+        self.free_name(name, given.span());
         if earlier.iter().any(|l| l.name == *name) {
             let message = format!("another listener is named `{name}`");
             self.complain(

@@ -79,10 +79,7 @@ impl Settler<'_> {
     ) -> String {
         let place = given.as_ref().map_or(place, Spanned::span);
         let name = given.map_or_else(|| format!("route {}", n + 1), Spanned::into_inner);
-        if name.is_empty() || name.chars().any(char::is_control) {
-            let help = "use any text, or leave the key out";
-            self.complain(place.clone(), "this is no name", help);
-        }
+        self.free_name(&name, place.clone());
         if earlier.iter().any(|r| r.name == name) {
             let message = format!("another route of this listener is named `{name}`");
             self.complain(place, message, "logs and metrics tell routes by their names");

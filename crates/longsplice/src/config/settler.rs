@@ -117,6 +117,16 @@ impl<'a> Settler<'a> {
         name.into_inner()
     }
 
+    /// Checks a name that may be any text of one line.
+    pub(super) fn free_name(&mut self, name: &str, at: Range<usize>) {
+        if let Some(control) = name.chars().find(|c| c.is_control()) {
+            let message = format!("the name has a control character: {}", control.escape_default());
+            self.complain(at, message, "take it out: lines of the log show the name");
+        } else if name.is_empty() {
+            self.complain(at, "the name is empty", "use any text, or leave the key out");
+        }
+    }
+
     /// Checks the name of a congestion control.
     pub(super) fn congestion(&mut self, given: Option<Spanned<String>>) -> Option<String> {
         let given = given?;

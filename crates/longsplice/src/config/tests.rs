@@ -190,6 +190,14 @@ fn messages_name_the_place_and_the_remedy() {
             "x.toml:11:11: 127.0.0.1:80 would forward to itself (0.0.0.0:80)\n  11 | address = \"0.0.0.0:80\"\n     |           ^^^^^^^^^^^^\n     = name the server that is to be reached",
         ),
         (
+            format!("{listener}name = \"r\\\"\\n\"\n"),
+            "x.toml:4:8: the name has a control character: \\n\n   4 | name = \"r\\\"\\n\"\n     |        ^^^^^^^\n     = take it out: lines of the log show the name",
+        ),
+        (
+            format!("{listener}name = \"\"\n"),
+            "x.toml:4:8: the name is empty\n   4 | name = \"\"\n     |        ^^\n     = use any text, or leave the key out",
+        ),
+        (
             "[[listener]]\nlisten = \":0\"\nto = \"a:0\"\n".to_owned(),
             "x.toml:3:6: port 0 in `a:0`: a target needs a port from 1 to 65535\n   3 | to = \"a:0\"\n     |      ^^^^^",
         ),
