@@ -3,9 +3,13 @@
 use std::time::Duration;
 
 use longsplice_core::proxy_protocol::{Header, Step, parse};
+use longsplice_repair::options::set_reset_on_close;
 use tokio::{io::AsyncReadExt, net::TcpStream, time::timeout};
 
-use crate::client::{Client, RejectReason, Stream};
+use crate::{
+    client::{Client, RejectReason, Stream},
+    config::Protocol,
+};
 
 /// Longest time for a header.
 pub const TIMEOUT: Duration = Duration::from_secs(5);
@@ -13,14 +17,23 @@ pub const TIMEOUT: Duration = Duration::from_secs(5);
 /// Limit of the first read: a header, and often a complete request or ClientHello behind it.
 const CHUNK: usize = 2048;
 
-/// Reads the header of a connection of which nothing was read, and adopts its addresses.
-pub(crate) async fn read(mut client: Client) -> Result<Client, RejectReason> {
+/// Reads the header of a connection of which nothing was read, and adopts its addresses. A connection without one is
+/// reset when it is dropped.
+pub(crate) async fn read(mut client: Client, protocol: Protocol) -> Result<Client, RejectReason> {
     let Stream::Plain(socket) = &mut client.stream else {
         return Ok(client);
     };
+    let resets = |socket: &TcpStream, on| {
+        set_reset_on_close(socket, on).map_err(|error| RejectReason::Gone(error.into()))
+    };
+    resets(socket, true)?;
     let (header, rest) = timeout(TIMEOUT, header(socket))
         .await
         .unwrap_or(Err(RejectReason::ProxyLate(TIMEOUT)))?;
+    if protocol == Protocol::Http {
+        // Close with a FIN from here on: messages of HTTP tell their own length.
+        resets(socket, false)?;
+    }
     if let Some(ends) = header.addresses {
         client.peer = ends.source;
         client.local = ends.destination;

@@ -108,7 +108,7 @@ async fn accepted(stream: TcpStream, peer: SocketAddr, settings: &Settings) -> R
     let mut client = Client::new(stream, peer).map_err(RejectReason::Gone)?;
     let ip = client.peer.ip();
     if listener.accept_proxy.iter().any(|network| network.contains(ip)) {
-        client = Box::pin(proxy_header::read(client)).await?;
+        client = Box::pin(proxy_header::read(client, listener.protocol)).await?;
     }
     // Box the futures separately: a plain connection needs no room for them.
     match (&settings.terminator, listener.protocol) {

@@ -341,3 +341,29 @@ async fn a_client_that_is_told_to_end_within_its_head_is_reset_and_not_called_sl
     let ended = |end: End| switch.service.counts().ended[end as usize].load(Ordering::Relaxed);
     assert_eq!([End::Memory, End::ClientTimeout].map(ended), [1, 0]);
 }
+
+#[tokio::test]
+async fn a_connection_without_its_proxy_header_is_reset_and_one_of_http_closes_in_order() {
+    let mut server = Server::new().await;
+    let keys = "accept_proxy = \"127.0.0.0/8\"\n[listener.http]\nidle_timeout = \"100ms\"";
+    let switch = Switch::with(server.address, keys);
+    for (sent, ends) in [
+        (GET, false),
+        ("PROXY TCP4 1.2.3.4\r\n", false),
+        ("PROXY TCP4 ", true),
+    ] {
+        let mut client = switch.client().await;
+        client.send(sent).await;
+        if ends {
+            client.0.shutdown().await.unwrap();
+        }
+        assert_eq!(client.rest().await, (String::new(), false), "{sent}");
+    }
+    let mut client = switch.client().await;
+    client.send(format!("PROXY UNKNOWN\r\n{GET}")).await;
+    let mut at_server = server.next().await;
+    at_server.until("\r\n\r\n").await;
+    at_server.send(ok("one")).await;
+    client.until("one").await;
+    assert_eq!(client.rest().await, (String::new(), true), "it was idle too long");
+}
