@@ -360,7 +360,6 @@ fn a_reply_says_what_is_true_of_the_clients_connection() {
             Version::Http11,
             "HTTP/1.1 204 x\nConnection: close\n\n",
         ),
-        // The cookie goes with the last reply only.
         (
             "HTTP/1.1 103 x\nLink: y\n\n",
             Close,
@@ -405,6 +404,38 @@ fn a_reply_can_set_the_cookie_of_the_switch() {
                 "HTTP/1.1 200 OK\nSet-Cookie: a=b\nContent-Length: 0\nSet-Cookie: server=one; Path=/; HttpOnly{end}\n\n"
             )
         );
+    }
+}
+
+#[test]
+fn only_the_last_reply_sets_the_cookie() {
+    let upgrades = RequestKind {
+        upgrades: true,
+        ..RequestKind::USUAL
+    };
+    let set_cookie = Some(SetCookie {
+        name: "server",
+        value: "one",
+        secure: false,
+    });
+    let to = ToClient {
+        set_cookie,
+        ..TO_CLIENT
+    };
+    let cookie = "Set-Cookie: server=one; Path=/; HttpOnly\n";
+    for (head, expected) in [
+        ("HTTP/1.1 100 x\n\n", "HTTP/1.1 100 x\n\n".to_owned()),
+        // This head changes for another reason.
+        (
+            "HTTP/1.0 103 x\nLink: y\n\n",
+            "HTTP/1.1 103 x\nLink: y\n\n".to_owned(),
+        ),
+        (
+            "HTTP/1.1 101 x\nConnection: Upgrade\nUpgrade: websocket\n\n",
+            format!("HTTP/1.1 101 x\nUpgrade: websocket\n{cookie}Connection: upgrade\n\n"),
+        ),
+    ] {
+        assert_eq!(returned(head, upgrades, &to), expected, "{head}");
     }
 }
 

@@ -14,7 +14,7 @@ pub struct ToClient<'a> {
     pub persistence: Persistence,
     /// Version of the client's request: HTTP/1.0 has to be told that the connection is kept.
     pub version: Version,
-    /// Cookie by which the client finds its server again.
+    /// Cookie by which the client finds its server again. An interim reply has none.
     pub set_cookie: Option<SetCookie<'a>>,
     /// Time for a missing Date (RFC 9110 section 6.6.1); `None`: none is added.
     pub date: Option<SystemTime>,
@@ -40,6 +40,10 @@ pub struct SetCookie<'a> {
 /// - Another version becomes HTTP/1.1, which is spoken here (RFC 9112 section 2.3).
 /// - Equal Content-Lengths become one; 1xx and 204 have none, and no Transfer-Encoding (RFC 9110 section 8.6).
 pub fn reply<'b>(head: &ReplyHead<'b>, to: &ToClient<'_>) -> Cow<'b, [u8]> {
+    let to = &ToClient {
+        set_cookie: to.set_cookie.filter(|_| !head.is_interim()),
+        ..*to
+    };
     let wanted = connection(head, to);
     let date = date(head, to);
     let stays = to.set_cookie.is_none()
