@@ -8,6 +8,8 @@ use std::{
     time::Duration,
 };
 
+use nix::errno::Errno;
+
 use crate::config::{AccessLogConfig, AccessLogFormat};
 
 /// An open destination of lines, with their format.
@@ -64,6 +66,31 @@ impl LogTarget {
             place,
             torn: false,
         })
+    }
+
+    /// Looks whether the destination could be opened, as far as its path tells. Creates nothing.
+    ///
+    /// # Errors
+    /// [`OpenError`]: the path is a folder, or its folder is missing.
+    pub fn check(config: &AccessLogConfig) -> Result<(), OpenError> {
+        let Some(path) = &config.path else {
+            return Ok(());
+        };
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let folder = folder.unwrap_or(Path::new("."));
+        let looked = match path.metadata() {
+            Ok(there) if there.is_dir() => Err(Errno::EISDIR.into()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => folder.metadata().map(drop),
+            other => other.map(drop),
+        };
+        match looked {
+            // Leave this to the daemon, whose user may be another one.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+            looked => looked.map_err(|source| OpenError {
+                path: path.clone(),
+                source,
+            }),
+        }
     }
 
     /// Opens the file again by its name.

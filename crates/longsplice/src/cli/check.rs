@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use super::{Failure, args, complain, explain::explain, print};
-use crate::{config, doctor, show};
+use crate::{access_log::LogTarget, config, doctor, show};
 
 pub(super) fn check(args: &args::Check) -> Result<ExitCode, Failure> {
     if let Some(request) = &args.explain {
@@ -11,15 +11,21 @@ pub(super) fn check(args: &args::Check) -> Result<ExitCode, Failure> {
     }
     let mut wrong = Vec::new();
     for file in &args.files {
-        match config::load(file) {
-            Ok(config) => {
-                for warning in &config.warnings {
-                    complain(&format!("warning: {warning}"));
-                }
-                print(&format!("{}: good\n{}", file.display(), show::config(&config)))?;
+        let config = match config::load(file) {
+            Ok(config) => config,
+            Err(e) => {
+                wrong.push(e.to_string());
+                continue;
             }
-            Err(e) => wrong.push(e.to_string()),
+        };
+        if let Some(Err(e)) = config.operations.access_log.as_ref().map(LogTarget::check) {
+            wrong.push(format!("{}: {e}", file.display()));
+            continue;
         }
+        for warning in &config.warnings {
+            complain(&format!("warning: {warning}"));
+        }
+        print(&format!("{}: good\n{}", file.display(), show::config(&config)))?;
     }
     if wrong.is_empty() {
         return Ok(ExitCode::SUCCESS);

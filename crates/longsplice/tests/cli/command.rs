@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::common::{ask, examples, instance};
+use crate::common::{ask, examples, instance, own_address};
 
 #[test]
 fn the_version_and_the_help_are_shown() {
@@ -123,6 +123,41 @@ fn check_points_at_the_place() {
     let (code, _, err) = ask(&["run", "--config", path]);
     assert_eq!(code, 2);
     assert!(err.contains(":3:6: "), "{err}");
+}
+
+/// What it takes for good can be opened by the daemon, and is not there afterwards.
+#[test]
+fn check_looks_where_the_access_log_is_to_be() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("x.toml");
+    std::fs::create_dir(dir.path().join("folder")).unwrap();
+    std::fs::write(dir.path().join("there"), "").unwrap();
+    let path = file.to_str().unwrap();
+    let listen = own_address();
+    for (log, says) in [
+        ("folder", Some("(os error 21)")),
+        ("none/a.log", Some("make its folder first")),
+        ("there/a.log", Some("(os error 20)")),
+        ("there", None),
+        ("folder/a.log", None),
+    ] {
+        let text =
+            format!("[access_log]\npath = \"{log}\"\n[[listener]]\nlisten = \"{listen}\"\nto = \"a:1\"\n");
+        std::fs::write(&file, text).unwrap();
+        let (code, out, err) = ask(&["check", path]);
+        let Some(says) = says else {
+            assert_eq!((code, err.as_str()), (0, ""), "{log}: {out}");
+            continue;
+        };
+        assert_eq!((code, out.as_str()), (2, ""), "{log}: {err}");
+        let said = format!("cannot open the access log {}", dir.path().join(log).display());
+        assert!(err.contains(&said) && err.contains(says), "{log}: {err}");
+        // The daemon says so, too.
+        let (code, _, said) = ask(&["run", "--config", path, "--instance", &instance("log")]);
+        let (_, end) = err.split_once(": ").unwrap();
+        assert!(code == 1 && said.contains(end.trim_end()), "{log}: {said}");
+    }
+    assert!(!dir.path().join("folder/a.log").exists());
 }
 
 #[test]
