@@ -38,8 +38,8 @@ pub enum ReloadError {
     Bind {
         /// Error of the system.
         error: BindError,
-        /// Address that this daemon listens on, and that conflicts.
-        old: Option<SocketAddr>,
+        /// Socket of the configuration in force that conflicts.
+        old: Option<Old>,
     },
     /// A certificate or key cannot be used.
     #[error("listener {0}: {1}")]
@@ -48,14 +48,34 @@ pub enum ReloadError {
     #[error("{0}")]
     Log(#[from] OpenError),
     /// The socket for metrics cannot be opened.
-    #[error("{0}")]
-    Metrics(#[from] EndpointError),
+    #[error("{error}{}", beside(.old))]
+    Metrics {
+        /// Error of the system.
+        error: EndpointError,
+        /// Socket of the configuration in force that conflicts.
+        old: Option<Old>,
+    },
     /// Rules or routes cannot be set.
     #[error("{0}")]
     Rules(#[from] SetupError),
     /// A socket cannot intercept.
     #[error("listener {0} cannot intercept: {1}")]
     Intercept(String, io::Error),
+}
+
+/// A socket of the configuration in force, which stays open until the next one takes its place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Old {
+    /// Socket of a listener.
+    Listener(SocketAddr),
+    /// Socket for metrics.
+    Metrics(SocketAddr),
+}
+
+impl From<EndpointError> for ReloadError {
+    fn from(error: EndpointError) -> ReloadError {
+        ReloadError::Metrics { error, old: None }
+    }
 }
 
 fn list(keys: &[&'static str]) -> String {
@@ -65,9 +85,13 @@ fn list(keys: &[&'static str]) -> String {
         .join(", ")
 }
 
-fn beside(old: &Option<SocketAddr>) -> String {
+fn beside(old: &Option<Old>) -> String {
     match old {
-        Some(old) => format!(
+        Some(Old::Metrics(old)) => format!(
+            "; the metrics of the configuration in force are at {old}, and stay until the next one takes its place: reload twice, \
+             without [metrics] first"
+        ),
+        Some(Old::Listener(old)) => format!(
             "; this daemon listens on {old} itself, and cannot have both for the moment of the change: restart it instead \
              (spliced connections run on meanwhile)"
         ),

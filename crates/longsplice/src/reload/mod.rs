@@ -15,7 +15,7 @@ use std::{collections::HashMap, io, net::SocketAddr, sync::Arc, time::Duration};
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
-pub use error::ReloadError;
+pub use error::{Old, ReloadError};
 use files::{Files, READING, in_time};
 pub(crate) use first::bind_all;
 
@@ -25,7 +25,7 @@ use crate::{
     config::{Config, ConfigError, ListenerConfig},
     config_status::{ConfigStatus, Listeners},
     handover::Offer,
-    listener::{BindError, Bound, Listening, Service, Settings, Shared, Socket},
+    listener::{Bound, Listening, Service, Settings, Shared, Socket},
     logging,
     metrics::{Endpoint, EndpointError, Place, Subject},
     rule_manager::RuleManager,
@@ -205,7 +205,10 @@ impl InForce {
                 Some(_) => {}
                 None => {
                     let bound = Bound::bind(address, intercepts).and_then(Bound::listen);
-                    listening.push(bound.map_err(|error| self.bind_error(error, address))?);
+                    listening.push(bound.map_err(|error| ReloadError::Bind {
+                        error,
+                        old: self.in_the_way(address),
+                    })?);
                 }
             }
         }
@@ -217,18 +220,26 @@ impl InForce {
     }
 
     /// Opens the endpoint for metrics, if its address changes. It answers at once, about the configuration in force.
-    fn next_endpoint(&self, next: &Config) -> Result<Next<Endpoint>, EndpointError> {
+    fn next_endpoint(&self, next: &Config) -> Result<Next<Endpoint>, ReloadError> {
         match next.operations.metrics {
             same if same == self.endpoint.as_ref().map(Endpoint::address) => Ok(Next::Same),
             None => Ok(Next::Other(None)),
-            Some(address) => Ok(Next::Other(Some(endpoint(address, &self.subject)?))),
+            Some(address) => match endpoint(address, &self.subject) {
+                Ok(endpoint) => Ok(Next::Other(Some(endpoint))),
+                Err(error) => Err(ReloadError::Metrics {
+                    error,
+                    old: self.in_the_way(address),
+                }),
+            },
         }
     }
 
-    fn bind_error(&self, error: BindError, address: SocketAddr) -> ReloadError {
+    /// Returns the socket of this daemon because of which this address cannot be bound.
+    fn in_the_way(&self, address: SocketAddr) -> Option<Old> {
         let clash = |old: &SocketAddr| crate::config::rules::overlap(address, *old).is_some();
-        let old = self.sockets.iter().map(Socket::configured).find(clash);
-        ReloadError::Bind { error, old }
+        let listener = self.sockets.iter().map(Socket::configured).find(clash);
+        let metrics = self.endpoint.as_ref().map(Endpoint::address).filter(clash);
+        listener.map(Old::Listener).or(metrics.map(Old::Metrics))
     }
 
     /// Puts the next configuration in force. Nothing fails here.

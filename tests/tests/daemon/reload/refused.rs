@@ -123,6 +123,36 @@ fn an_address_that_is_in_its_own_way_is_explained() {
     assert_whole(&bed, 1, "restart");
 }
 
+/// The socket for metrics, too, is open until the next configuration is in force.
+#[test]
+fn an_address_that_the_metrics_have_is_explained() {
+    let bed = Bed::new("reload-metrics", Policy::ON_DEMAND);
+    let any = bed.net.family().unspecified();
+    let [one, all] = [bed.net.forwarder_client_addr, any].map(|ip| SocketAddr::from((ip, 9391)));
+    let metrics = |at: SocketAddr| config(&bed, &format!("[metrics]\nlisten = \"{at}\""));
+    let none = config(&bed, "");
+    bed.daemon.change(&metrics(one)).unwrap();
+    let listener = none.clone().listener(one, bed.target(), "now", "now");
+    let elsewhere = Config::new()
+        .set(&format!("[metrics]\nlisten = \"{}\"", bed.front()))
+        .listener((any, 8081).into(), bed.target(), "now", "now");
+    let twice = format!("metrics of the configuration in force are at {one}");
+    let restart = format!("this daemon listens on {any}:{}", bed.front().port());
+    for (next, says) in [
+        (&listener, [&*twice, "reload twice"]),
+        (&metrics(all), [&*twice, "reload twice"]),
+        (&elsewhere, [&*restart, "restart"]),
+    ] {
+        let said = bed.daemon.change(next).unwrap_err();
+        assert!(says.iter().all(|says| said.contains(says)), "{said}");
+        assert_eq!(bed.daemon.status().config_generation.number, 2);
+    }
+    // What it recommends works.
+    for next in [&none, &metrics(all), &none, &listener] {
+        bed.daemon.change(next).unwrap();
+    }
+}
+
 /// Begins a reload that hangs, as on a file system that does. Returns the end of a pipe that the daemon waits for.
 fn begin_to_hang(bed: &Bed) -> File {
     let file = bed.daemon.dir().join("longsplice.toml");
