@@ -339,7 +339,7 @@ fn time_is_kept_at(depth: Depth) {
         let mut returned = call.returned();
         let took = start.elapsed();
         assert_eq!((returned.why, returned.passed), (why, PerSide::both(100_000)));
-        // The engine checks a spliced flow every 250 ms. The limit is that of a machine whose processors are gone now and then.
+        // The engine checks an idle spliced flow every 500 ms. The limit is that of a machine whose processors are gone now and then.
         let due = LIMIT..LIMIT + Duration::from_secs(4);
         assert!(due.contains(&took), "{why:?} after {took:?}");
         pair.client.send(10);

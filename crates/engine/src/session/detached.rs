@@ -7,10 +7,11 @@ use longsplice_core::{
     reap::Reaped,
     seq::Seq,
 };
-use longsplice_dataplane::{Direction, Mode, PerSide, Side};
+use longsplice_dataplane::{Direction, Leg, Mode, PerSide, Side};
 use tokio::time::{Instant, sleep_until};
 
 use super::{
+    looks::Look,
     pair::Session,
     state::{Detached, State},
 };
@@ -20,9 +21,6 @@ use crate::{
     kernel::socket::close_in_silence,
     services::stats::End,
 };
-
-/// Interval between two looks at a spliced pair: its end and its idleness show in the records.
-pub(super) const LOOK: Duration = Duration::from_millis(250);
 
 /// Closes the sockets in silence; the flow runs on in the records. `started`: the time at which the sockets left the
 /// path, if they were not parked.
@@ -92,14 +90,9 @@ impl<'a> Detached<'a> {
 
     /// Waits until the flow is wanted back, or is over.
     pub(super) async fn run(mut self) -> io::Result<State<'a>> {
-        let mut retry = Retry::default();
+        let (mut retry, mut look) = (Retry::default(), Look::spliced());
         loop {
             let now = Instant::now();
-            let mut next = self
-                .session
-                .traps
-                .next()
-                .map_or(now + LOOK, |at| at.min(now + LOOK));
             let directions = self.directions();
             self.count_past(&directions);
             let over = match directions.complete() {
@@ -115,6 +108,11 @@ impl<'a> Detached<'a> {
             if over {
                 return Ok(State::over(self.over(&directions)));
             }
+            if self.session.active == now {
+                look.begin_again();
+            }
+            let next = [Some(look.next(now)), self.session.traps.next()];
+            let mut next = next.into_iter().flatten().min().unwrap_or(now);
             if self.session.fired(now).is_some() || self.hold.queue.is_waiting() {
                 let error = match self.come_back().await {
                     Ok(flow) => {
@@ -200,8 +198,11 @@ impl<'a> Detached<'a> {
     /// Returns the records of the flow, as far as they are there.
     fn directions(&self) -> PerSide<Option<Direction>> {
         let its = |d: &Direction| d.serial == self.serial;
-        let found = self.legs.map(|leg| self.kernel.plane.direction(leg));
-        found.map(|direction| direction.filter(its))
+        // One record holds both. A new connection may have taken the number of one leg.
+        let of = |leg: &Leg| self.kernel.plane.both_directions(*leg).map(|d| d.filter(its));
+        let mut found = self.legs.iter().map(of);
+        let found = found.find(|directions| directions.iter().any(Option::is_some));
+        found.unwrap_or_default()
     }
 
     /// Counts the bytes up to the ends of the streams, each less than 2 GiB behind its end at the last call.

@@ -9,8 +9,9 @@ use socket2::SockRef;
 use tokio::time::{Instant, sleep_until};
 
 use super::{
-    detached::{self, LOOK},
+    detached,
     exit::Exit,
+    looks::LOOK,
     pair::Session,
     state::{Dormant, State},
 };

@@ -9,8 +9,8 @@ use tokio::{net::TcpStream, time::Instant};
 
 use super::{
     exit::Exit,
+    looks::Look,
     pair::{Session, Woken},
-    relaying::Look,
 };
 use crate::{
     api::{Before, Ended, Returned, Summary, until::Trap},
@@ -27,7 +27,7 @@ impl Session<'_> {
         for side in Side::BOTH {
             self.pump.set_end(side, Some(0));
         }
-        let mut look = Look::new();
+        let mut look = Look::returned();
         self.idle.begin(Instant::now());
         while !self.pump.is_empty() {
             let now = Instant::now();

@@ -1,4 +1,7 @@
-//! Waits for what a pair on its way to a splice depends on: its sockets, and the acknowledgements that only the programs see.
+//! Times the looks at a pair: waits for what a pair on its way to a splice depends on, its sockets and the acknowledgements
+//! that only the programs see; and looks at others ever less often.
+
+use std::time::Duration;
 
 use longsplice_core::coupling::latest_look;
 use tokio::time::{Instant, sleep_until};
@@ -54,6 +57,53 @@ impl Looks {
     }
 }
 
+/// Interval between two looks at a spliced pair on which something passes: its end and its idleness show in the records.
+pub(super) const LOOK: Duration = Duration::from_millis(250);
+
+/// Longest interval between two looks at a spliced pair. Sequence numbers tell no more than 2 GiB: those pass within it at
+/// 34 Gbit/s.
+const LONGEST_LOOK: Duration = Duration::from_millis(500);
+
+/// Times the looks at a pair of which no event tells enough: each wait is twice the one before, up to the longest.
+#[derive(Debug)]
+pub(super) struct Look {
+    first: Duration,
+    longest: Duration,
+    after: Duration,
+}
+
+impl Look {
+    fn new(first: Duration, longest: Duration) -> Look {
+        Look {
+            first,
+            longest,
+            after: first,
+        }
+    }
+
+    /// Begins for a pair that came back: no socket reports that a far end has acknowledged bytes that bypassed it.
+    pub(super) fn returned() -> Look {
+        Look::new(Duration::from_millis(1), Duration::from_secs(1))
+    }
+
+    /// Begins for a spliced pair.
+    pub(super) fn spliced() -> Look {
+        Look::new(LOOK, LONGEST_LOOK)
+    }
+
+    /// Begins again with the shortest wait: something has passed.
+    pub(super) fn begin_again(&mut self) {
+        self.after = self.first;
+    }
+
+    /// Returns the time of the next look.
+    pub(super) fn next(&mut self, now: Instant) -> Instant {
+        let after = self.after;
+        self.after = (2 * after).min(self.longest);
+        now + after
+    }
+}
+
 /// Waits for an acknowledgement, and then until it may lead to a look.
 async fn news(flow: &Flow, bounds: Bounds) {
     flow.held().news().await;
@@ -93,5 +143,42 @@ impl Session<'_> {
             () = self.context.ended.cancelled(), if stops => {}
         }
         looks.end(flow, bounds);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the number of looks within that time.
+    fn looks(look: &mut Look, time: Duration) -> usize {
+        let begun = Instant::now();
+        let next = |&at: &Instant| Some(look.next(at));
+        let all = std::iter::successors(Some(begun), next);
+        all.skip(1).take_while(|&at| at <= begun + time).count()
+    }
+
+    #[test]
+    fn a_spliced_pair_is_looked_at_less_often_while_nothing_passes() {
+        let minute = Duration::from_secs(60);
+        let mut look = Look::spliced();
+        let idle = looks(&mut look, minute);
+        assert!((60..=121).contains(&idle), "{idle}");
+        let now = Instant::now();
+        for _ in 0..3 {
+            look.begin_again();
+            assert_eq!(
+                look.next(now),
+                now + LOOK,
+                "it is looked at often while bytes pass"
+            );
+        }
+    }
+
+    #[test]
+    fn a_pair_that_came_back_is_looked_at_at_once_and_then_once_a_second() {
+        let mut look = Look::returned();
+        assert_eq!(looks(&mut look, Duration::from_millis(1023)), 10);
+        assert_eq!(looks(&mut look, Duration::from_secs(10)), 10);
     }
 }

@@ -4,7 +4,7 @@ use longsplice_dataplane::Side;
 use tokio::time::Instant;
 
 use super::{
-    detached::LOOK,
+    looks::LOOK,
     pair::{Parting, Session},
 };
 use crate::{flow::Flow, services::unpaired::SHARE};

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use super::{
     exit::Exit,
+    looks::Look,
     pair::{Session, Woken},
     state::{Coupling, Relaying, State},
 };
@@ -29,30 +30,6 @@ const LAST: u64 = 64 << 10;
 const YOUNG_REST: Duration = Duration::from_secs(1);
 /// Longest such wait later.
 const REST: Duration = Duration::from_secs(60);
-
-/// Times the next look at a pair that came back: no socket reports that a far end has acknowledged bytes that bypassed
-/// it.
-#[derive(Debug)]
-pub(super) struct Look {
-    after: Duration,
-}
-
-impl Look {
-    const FIRST: Duration = Duration::from_millis(1);
-    const LONGEST: Duration = Duration::from_secs(1);
-
-    /// Begins with short waits.
-    pub(super) fn new() -> Look {
-        Look { after: Look::FIRST }
-    }
-
-    /// Returns the time of the next look; each wait is twice the one before, up to a second.
-    pub(super) fn next(&mut self, now: Instant) -> Instant {
-        let after = self.after;
-        self.after = (2 * after).min(Look::LONGEST);
-        now + after
-    }
-}
 
 /// Outcome of a step of a relay.
 #[derive(Debug)]
@@ -84,7 +61,7 @@ impl<'a> Relaying<'a> {
 impl Session<'_> {
     /// Relays until a splice is due.
     async fn relay(&mut self) -> Result<(), Exit> {
-        let mut look = Look::new();
+        let mut look = Look::returned();
         for side in Side::BOTH {
             self.limit_pump(side, None);
         }
