@@ -24,8 +24,9 @@ pub(crate) const SHARE: Duration = Duration::from_millis(100);
 /// Time that sockets are kept open after their owner has closed them, while bytes are unacknowledged.
 const HOLD: Duration = Duration::from_secs(3);
 
-/// Interval between two looks for a leg's socket.
+/// First interval between two looks for a leg's socket, and the longest one, while it lives.
 const LOOK: Duration = Duration::from_secs(1);
+const LONGEST_LOOK: Duration = Duration::from_secs(16);
 
 /// Time for which the end of the process waits for what bypassed the sockets to be acknowledged, and interval of its looks.
 const LAST_WAIT: Duration = Duration::from_secs(1);
@@ -111,7 +112,36 @@ impl Awake {
 #[derive(Debug)]
 struct Watched {
     looked: Instant,
+    /// Time from that look to the next one.
+    wait: Duration,
     gone: Option<Instant>,
+}
+
+impl Watched {
+    fn new(now: Instant) -> Watched {
+        Watched {
+            looked: now,
+            wait: LOOK,
+            gone: None,
+        }
+    }
+
+    fn is_due(&self, now: Instant) -> bool {
+        now.duration_since(self.looked) >= self.wait
+    }
+
+    /// Notes whether a look has found its socket. Returns true once it has had none for `record_ttl`.
+    fn note(&mut self, lives: bool, now: Instant, record_ttl: Duration) -> bool {
+        self.looked = now;
+        if lives {
+            // A socket lives for as long as its connection does: each look is rarer.
+            self.wait = (2 * self.wait).min(LONGEST_LOOK);
+            self.gone = None;
+            return false;
+        }
+        self.wait = LOOK;
+        now.duration_since(*self.gone.get_or_insert(now)) >= record_ttl
+    }
 }
 
 /// Holds all sockets that were spliced before.
@@ -212,13 +242,7 @@ impl UnpairedLegs {
 
     /// Adds a predecessor's leg: its socket died with it, but perhaps not the connection.
     pub(crate) fn add_alone(&self, leg: Leg, now: Instant) {
-        self.table.lock().alone.insert(
-            leg,
-            Watched {
-                looked: now,
-                gone: None,
-            },
-        );
+        self.table.lock().watch(leg, now);
     }
 
     /// Parts settled flows, and removes records of legs that have had no socket for `record_ttl`.
@@ -252,8 +276,7 @@ impl UnpairedLegs {
             .collect();
         // Dropping them removes their records.
         let given_up: Vec<Awake> = told.iter().filter_map(|serial| table.take(*serial)).collect();
-        let looked_long_ago = |alone: &Watched| now.duration_since(alone.looked) >= LOOK;
-        let alone = table.alone.iter().filter(|(_, alone)| looked_long_ago(alone));
+        let alone = table.alone.iter().filter(|(_, alone)| alone.is_due(now));
         let alone: Vec<Leg> = alone.map(|(leg, _)| *leg).collect();
         drop(table);
         for awake in given_up {
@@ -275,13 +298,8 @@ impl UnpairedLegs {
     /// Notes whether a leg that stands alone has a socket; removes its record once it has had none for `record_ttl`.
     fn note_alone(&self, plane: &Dataplane, leg: Leg, lives: bool, now: Instant, record_ttl: Duration) {
         let mut table = self.table.lock();
-        let Some(alone) = table.alone.get_mut(&leg) else {
-            return;
-        };
-        alone.looked = now;
-        if lives {
-            alone.gone = None;
-        } else if now.duration_since(*alone.gone.get_or_insert(now)) >= record_ttl {
+        let alone = table.alone.get_mut(&leg);
+        if alone.is_some_and(|alone| alone.note(lives, now, record_ttl)) {
             table.alone.remove(&leg);
             plane.remove_alone(leg);
         }
@@ -359,19 +377,47 @@ impl Table {
         }
     }
 
+    /// Begins to look for the socket of a leg that stands alone.
+    fn watch(&mut self, leg: Leg, now: Instant) {
+        self.alone.insert(leg, Watched::new(now));
+    }
+
     /// Gives each leg of a flow a record of its own, and frees the slot.
     fn stand_alone(&mut self, flow: Flow) {
         let now = Instant::now();
         for leg in flow.legs() {
             // Insert it mapped or not: even without a drain, the kernel half may hold the TSval that its peer was sent.
-            self.alone.insert(
-                leg,
-                Watched {
-                    looked: now,
-                    gone: None,
-                },
-            );
+            self.watch(leg, now);
         }
         flow.part();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn a_socket_that_lives_is_looked_for_ever_less_often_and_one_that_is_gone_every_second() {
+        let begun = Instant::now();
+        let mut leg = Watched::new(begun);
+        let at = |seconds: u32| begun + seconds * SECOND;
+        let due = |leg: &Watched| (0..).find(|&seconds| leg.is_due(at(seconds)));
+        for next in [1, 3, 7, 15, 31, 47, 63] {
+            assert_eq!(due(&leg), Some(next));
+            assert!(!leg.note(true, at(next), SECOND * 2));
+        }
+        for next in [79, 80] {
+            assert_eq!(due(&leg), Some(next));
+            assert!(!leg.note(false, at(next), SECOND * 2));
+        }
+        // Another socket may have its addresses by then.
+        assert!(!leg.note(true, at(81), SECOND * 2));
+        assert_eq!(due(&leg), Some(83));
+        for (next, is_over) in [(83, false), (84, false), (85, true)] {
+            assert_eq!(leg.note(false, at(next), SECOND * 2), is_over, "{next}");
+        }
     }
 }
