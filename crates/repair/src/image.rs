@@ -3,15 +3,9 @@
 use std::{io, net::SocketAddr, os::fd::AsFd};
 
 use longsplice_core::seq::Seq;
+use socket2::{SockAddr, SockRef};
 
-use crate::{
-    info::tcp_info,
-    options,
-    repair::enter,
-    state::State,
-    sys::{self, Error},
-    window,
-};
+use crate::{address::canonical, info::tcp_info, options, repair::enter, state::State, sys::Error, window};
 
 /// Connection as one of its ends sees it. [`thaw`](crate::thaw::thaw) makes a socket of it.
 ///
@@ -75,14 +69,16 @@ impl Image {
     /// # Errors
     /// Those of [`enter`]; `NotConnected` unless the state is ESTABLISHED, `Unsupported` if the addresses are not IP.
     pub fn of<Fd: AsFd + ?Sized>(fd: &Fd) -> Result<Image, Error> {
-        let not_ip = |call| Error::new(call, io::ErrorKind::Unsupported.into());
-        let local = sys::local_address(fd)?
-            .get()
-            .ok_or_else(|| not_ip("getsockname"))?;
-        let peer = sys::peer_address(fd)?
-            .get()
-            .ok_or_else(|| not_ip("getpeername"))?;
-        let repair = enter(fd)?;
+        let address = |call, name: io::Result<SockAddr>| {
+            name.and_then(|a| a.as_socket().ok_or_else(|| io::ErrorKind::Unsupported.into()))
+                .map(canonical)
+                .map_err(|e| Error::new(call, e))
+        };
+        let fd = fd.as_fd();
+        let socket = SockRef::from(&fd);
+        let local = address("getsockname", socket.local_addr())?;
+        let peer = address("getpeername", socket.peer_addr())?;
+        let repair = enter(&fd)?;
         let info = tcp_info(fd)?;
         if info.state() != State::Established {
             return Err(Error::new(

@@ -1,8 +1,8 @@
 //! Reads `TCP_INFO`, the kernel's state of a connection.
 //!
 //! Sources: `<linux/tcp.h>` and `tcp_get_info` of Linux 6.18. The structure grew over the years and is returned as far
-//! as the kernel knows it; fields added after Linux 4.19 are an `Option` here. Rates are bytes per second, times
-//! microseconds unless the name ends in `_ms`, windows and queues of the sender segments or bytes as stated.
+//! as the kernel knows it; fields added after Linux 4.19 are an `Option` here. Times are microseconds unless the name
+//! ends in `_ms`, windows and queues of the sender segments or bytes as stated.
 
 use std::{io, mem::offset_of, os::fd::AsFd};
 
@@ -203,32 +203,20 @@ fields! {
     rto_us: rto -> u32,
     /// Returns the payload bytes of a full segment sent, without options; grows with path MTU discovery.
     snd_mss: snd_mss -> u32,
-    /// Returns the kernel's estimate of the peer's segment size, from the segments received.
-    rcv_mss: rcv_mss -> u32,
     /// Returns the MSS that we announced, without options (RFC 9293 section 3.7.1).
     advmss: advmss -> u32,
     /// Returns the known path MTU, in bytes with all headers.
     pmtu: pmtu -> u32,
     /// Returns the number of segments sent and not yet acknowledged cumulatively.
     unacked: unacked -> u32,
-    /// Returns the number of unacknowledged segments that SACK blocks have covered. (For a listener: its backlog.)
-    sacked: sacked -> u32,
     /// Returns the number of unacknowledged segments that are considered lost.
     lost: lost -> u32,
-    /// Returns the number of unacknowledged segments that were retransmitted and are on their way.
-    retrans: retrans -> u32,
-    /// Returns how often in a row the retransmission timer has fired for the same segment.
-    backoff: backoff -> u8,
     /// Returns the milliseconds since data was last sent.
     last_data_sent_ms: last_data_sent -> u32,
     /// Returns the milliseconds since data was last received.
     last_data_recv_ms: last_data_recv -> u32,
-    /// Returns the milliseconds since an ACK was last received.
-    last_ack_recv_ms: last_ack_recv -> u32,
     /// Returns the smoothed round-trip time; 0 before the first sample (RFC 6298).
     rtt_us: rtt -> u32,
-    /// Returns the mean deviation of the round-trip time.
-    rttvar_us: rttvar -> u32,
     /// Returns the receiver's estimate of the round-trip time; 0 if unknown. It is an upper bound for a sender that
     /// pauses.
     rcv_rtt_us: rcv_rtt -> u32,
@@ -236,8 +224,6 @@ fields! {
     snd_cwnd: snd_cwnd -> u32,
     /// Returns the number of segments ever retransmitted.
     total_retrans: total_retrans -> u32,
-    /// Returns the pacing rate in bytes per second; `u64::MAX` for none.
-    pacing_rate: pacing_rate -> u64,
     /// Returns the sequence numbers that the peer acknowledged: payload, the FIN, and for the side that connected the
     /// SYN.
     bytes_acked: bytes_acked -> u64,
@@ -254,22 +240,12 @@ fields! {
     data_segs_in: data_segs_in -> u32,
     /// Returns the payload bytes written and not yet sent for the first time.
     notsent_bytes: notsent_bytes -> u32,
-    /// Returns the latest delivery rate, in bytes per second; 0 before the first sample.
-    delivery_rate: delivery_rate -> u64,
-    /// Returns the time during which data was outstanding or waiting to be sent, in microseconds.
-    busy_us: busy_time -> u64,
-    /// Returns the part of that time in which the peer's window was the limit, in microseconds.
-    rwnd_limited_us: rwnd_limited -> u64,
-    /// Returns the part of that time in which our send buffer was the limit, in microseconds.
-    sndbuf_limited_us: sndbuf_limited -> u64,
     /// Returns the number of segments that were delivered to the peer.
     delivered: delivered -> u32,
     /// Returns the payload bytes sent, with retransmissions.
     bytes_sent: bytes_sent -> u64,
     /// Returns the payload bytes retransmitted.
     bytes_retrans: bytes_retrans -> u64,
-    /// Returns how often reordering was detected.
-    reord_seen: reord_seen -> u32,
 }
 
 late_fields! {
@@ -279,8 +255,6 @@ late_fields! {
     snd_wnd -> u32,
     /// Returns the window that we announce, in bytes (since Linux 6.2).
     rcv_wnd -> u32,
-    /// Returns how often the flow's hash was changed after timeouts (since Linux 6.2).
-    rehash -> u32,
 }
 
 #[cfg(test)]

@@ -14,7 +14,6 @@
 //!   handshake (`TCP_REPAIR_OPTIONS`) only after it: `EPERM` otherwise. `TCP_QUEUE_SEQ` of the receive queue is
 //!   RCV.NXT: unread bytes lie before it.
 //! - Entering selects no queue. A queue that was selected when repair mode was left has no effect any more.
-//! - Entering selects no queue. Which one was selected when repair mode was left does not matter any more.
 
 use std::{
     fmt,
@@ -23,6 +22,7 @@ use std::{
 
 use libc::c_int;
 use longsplice_core::seq::Seq;
+use socket2::Domain;
 
 use crate::{
     options,
@@ -52,7 +52,7 @@ pub(crate) enum Queue {
 /// # Errors
 /// `EPERM` without `CAP_NET_ADMIN`, `ENOPROTOOPT` if the kernel lacks repair mode; or no socket could be made.
 pub fn probe_repair() -> Result<(), Error> {
-    enter(&sys::tcp_socket(libc::AF_INET)?)?.leave_silently()
+    enter(&sys::tcp_socket(Domain::IPV4)?)?.leave_silently()
 }
 
 /// Puts a socket into repair mode, until the returned guard is used up or dropped.

@@ -7,9 +7,8 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
-use libc::{c_int, c_void, sockaddr, socklen_t};
-
-use crate::address::Address;
+use libc::{c_int, c_void, socklen_t};
+use socket2::{Domain, Protocol, Socket, Type};
 
 /// Failed system call: its name, and the system's error.
 #[derive(Debug, thiserror::Error)]
@@ -198,91 +197,10 @@ pub(crate) fn set_bytes(fd: impl AsFd, opt: Opt, value: &[u8]) -> Result<(), Err
 }
 
 /// Makes a new TCP socket, neither bound nor connected, close-on-exec and non-blocking.
-pub(crate) fn tcp_socket(family: c_int) -> Result<OwnedFd, Error> {
-    // SAFETY: no pointers are involved.
-    let fd = unsafe {
-        libc::socket(
-            family,
-            libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK,
-            libc::IPPROTO_TCP,
-        )
-    };
-    if fd < 0 {
-        return Err(Error::last("socket(SOCK_STREAM)"));
-    }
-    // SAFETY: the kernel has just opened `fd` for this call, and nothing else knows it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
-}
-
-/// Binds a socket to a local address.
-pub(crate) fn bind(fd: impl AsFd, address: &Address) -> Result<(), Error> {
-    let bytes = address.as_bytes();
-    // SAFETY: `bytes` is borrowed for the whole call and `len` bytes long; the kernel copies it and keeps no pointer.
-    let r = unsafe {
-        libc::bind(
-            fd.as_fd().as_raw_fd(),
-            bytes.as_ptr().cast::<sockaddr>(),
-            bytes.len() as socklen_t,
-        )
-    };
-    if r < 0 { Err(Error::last("bind")) } else { Ok(()) }
-}
-
-/// Connects a socket to a peer.
-pub(crate) fn connect(fd: impl AsFd, peer: &Address) -> Result<(), Error> {
-    let bytes = peer.as_bytes();
-    // SAFETY: `bytes` is borrowed for the whole call and `len` bytes long; the kernel copies it and keeps no pointer.
-    let r = unsafe {
-        libc::connect(
-            fd.as_fd().as_raw_fd(),
-            bytes.as_ptr().cast::<sockaddr>(),
-            bytes.len() as socklen_t,
-        )
-    };
-    if r < 0 {
-        Err(Error::last("connect"))
-    } else {
-        Ok(())
-    }
-}
-
-/// Returns the address that a socket is bound to.
-pub(crate) fn local_address(fd: impl AsFd) -> Result<Address, Error> {
-    // SAFETY: `getsockname` has the form that `name_of` asks for.
-    unsafe { name_of(fd, libc::getsockname, "getsockname") }
-}
-
-/// Returns the address that a socket is connected to.
-pub(crate) fn peer_address(fd: impl AsFd) -> Result<Address, Error> {
-    // SAFETY: `getpeername` has the form that `name_of` asks for.
-    unsafe { name_of(fd, libc::getpeername, "getpeername") }
-}
-
-/// Calls a function that returns an address.
-///
-/// # Safety
-/// `ask` writes at most as many bytes through its second argument as the third points at, and sets that one to the
-/// length of the address.
-unsafe fn name_of(
-    fd: impl AsFd,
-    ask: unsafe extern "C" fn(c_int, *mut sockaddr, *mut socklen_t) -> c_int,
-    call: &'static str,
-) -> Result<Address, Error> {
-    let mut bytes = [0; Address::MAX];
-    let mut len = Address::MAX as socklen_t;
-    // SAFETY: `bytes` is a writable place of `len` bytes, and the caller vouches for `ask`.
-    let r = unsafe {
-        ask(
-            fd.as_fd().as_raw_fd(),
-            bytes.as_mut_ptr().cast::<sockaddr>(),
-            &raw mut len,
-        )
-    };
-    if r < 0 {
-        Err(Error::last(call))
-    } else {
-        Ok(Address::from_kernel(bytes, len as usize))
-    }
+pub(crate) fn tcp_socket(domain: Domain) -> Result<OwnedFd, Error> {
+    Socket::new(domain, Type::STREAM.nonblocking(), Some(Protocol::TCP))
+        .map(OwnedFd::from)
+        .map_err(|e| Error::new("socket(SOCK_STREAM)", e))
 }
 
 /// Writes to a socket as many bytes as it takes at once, and returns their number. Never raises a signal.

@@ -3,9 +3,10 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use libc::c_int;
+use socket2::{SockAddr, SockRef};
 
 use crate::{
-    address::Address,
+    address::canonical,
     image::{Image, ImageOptions},
     options,
     repair::{self, Queue, close_silently},
@@ -55,8 +56,8 @@ pub fn thaw_transparent(image: &Image, has_syn: bool) -> Result<OwnedFd, Error> 
 }
 
 fn thaw_with(image: &Image, is_transparent: bool, has_syn: bool) -> Result<OwnedFd, Error> {
-    let (local, peer) = (Address::from(image.local), Address::from(image.peer));
-    let fd = sys::tcp_socket(local.family())?;
+    let [local, peer] = [image.local, image.peer].map(|address| SockAddr::from(canonical(address)));
+    let fd = sys::tcp_socket(local.domain())?;
     let prepared = if is_transparent {
         options::set_transparent(&fd, true)
     } else {
@@ -72,9 +73,9 @@ fn thaw_with(image: &Image, is_transparent: bool, has_syn: bool) -> Result<Owned
     }
 }
 
-fn build(fd: &OwnedFd, image: &Image, has_syn: bool, local: &Address, peer: &Address) -> Result<(), Error> {
+fn build(fd: &OwnedFd, image: &Image, has_syn: bool, local: &SockAddr, peer: &SockAddr) -> Result<(), Error> {
     repair::switch_on(fd)?;
-    if local.family() == libc::AF_INET6 {
+    if local.is_ipv6() {
         // Make it an IPv6-only socket, independently of `net.ipv6.bindv6only`.
         sys::set(fd, ONLY_V6, c_int::from(true))?;
     }
@@ -121,11 +122,12 @@ pub fn first_clock(timestamp_clock: u32) -> u32 {
 }
 
 /// Binds the socket to an address of this host or of an intercepted connection.
-fn bind(fd: &OwnedFd, local: &Address) -> Result<(), Error> {
-    match sys::bind(fd, local) {
+fn bind(fd: &OwnedFd, local: &SockAddr) -> Result<(), Error> {
+    let bind = || SockRef::from(fd).bind(local).map_err(|e| Error::new("bind", e));
+    match bind() {
         Err(e) if e.raw_os_error() == Some(libc::EADDRNOTAVAIL) => {
             options::set_transparent(fd, true)?;
-            sys::bind(fd, local)
+            bind()
         }
         done => done,
     }
@@ -133,12 +135,17 @@ fn bind(fd: &OwnedFd, local: &Address) -> Result<(), Error> {
 
 /// Connects the socket. Where `ip_nonlocal_bind` allows it to be bound to any address, this finds out which are foreign:
 /// they have routes only with the option.
-fn connect(fd: &OwnedFd, peer: &Address) -> Result<(), Error> {
-    match sys::connect(fd, peer) {
+fn connect(fd: &OwnedFd, peer: &SockAddr) -> Result<(), Error> {
+    let connect = || {
+        SockRef::from(fd)
+            .connect(peer)
+            .map_err(|e| Error::new("connect", e))
+    };
+    match connect() {
         Err(e)
             if e.raw_os_error() == Some(libc::ENETUNREACH) && options::set_transparent(fd, true).is_ok() =>
         {
-            sys::connect(fd, peer)
+            connect()
         }
         done => done,
     }
