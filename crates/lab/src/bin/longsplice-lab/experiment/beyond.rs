@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::figure::{Axis, SPEED_UP, Source};
+use super::figure::{Axis, SPEED_UP};
 use super::load::Load;
 use super::paths::{accelerated, case, link, lossy, rated};
 use super::plan::{Case, Experiment, Measure, Points, Reference};
@@ -19,11 +19,10 @@ pub(super) const WAN: Experiment = Experiment {
     policy: "",
     x: Axis::logarithmic("loss of the WAN, %"),
     y: Axis::logarithmic(SPEED_UP.label),
-    references: &[Reference {
-        name: "prototype",
-        source: Source::Design,
-        points: &[(0.1, 6.9), (1.0, 76.0), (5.0, 140.0)],
-    }],
+    references: &[Reference::design(
+        "prototype",
+        &[(0.1, 6.9), (1.0, 76.0), (5.0, 140.0)],
+    )],
     cases: |points| {
         let kinds = [
             (
@@ -60,16 +59,8 @@ pub(super) const QUEUE: Experiment = Experiment {
     x: Axis::linear("time, s"),
     y: Axis::linear("queue, s at 20 Mbit/s"),
     references: &[
-        Reference {
-            name: "prototype, autotuned",
-            source: Source::Design,
-            points: &[(0.0, 0.77), (10.0, 0.77)],
-        },
-        Reference {
-            name: "prototype, bounded",
-            source: Source::Design,
-            points: &[(0.0, 0.075), (10.0, 0.075)],
-        },
+        Reference::design("prototype, autotuned", &[(0.0, 0.77), (10.0, 0.77)]),
+        Reference::design("prototype, bounded", &[(0.0, 0.075), (10.0, 0.075)]),
     ],
     // A run is a whole series.
     cases: |points| {

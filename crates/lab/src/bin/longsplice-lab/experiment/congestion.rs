@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use longsplice_lab::{LinkSpec, Queue, Red};
 
-use super::figure::{Axis, Source};
+use super::figure::Axis;
 use super::load::{FlowSpec, Load};
 use super::paper::KEPT;
 use super::paths::{FIRST_PORT, accelerated, case, flow, link, rated};
@@ -64,21 +64,9 @@ pub(super) const FIG11: Experiment = Experiment {
     x: TIME,
     y: Axis::linear("goodput of a flow / of one of ten plain flows"),
     references: &[
-        Reference {
-            name: "paper 004: one of ten",
-            source: Source::Paper,
-            points: &[(0.0, 1.6), (30.0, 1.6)],
-        },
-        Reference {
-            name: "paper 004: nine of ten",
-            source: Source::Paper,
-            points: &[(0.0, 1.1), (30.0, 1.1)],
-        },
-        Reference {
-            name: "paper 004: plain beside nine",
-            source: Source::Paper,
-            points: &[(0.0, 0.7), (30.0, 0.7)],
-        },
+        Reference::paper("paper 004: one of ten", &[(0.0, 1.6), (30.0, 1.6)]),
+        Reference::paper("paper 004: nine of ten", &[(0.0, 1.1), (30.0, 1.1)]),
+        Reference::paper("paper 004: plain beside nine", &[(0.0, 0.7), (30.0, 0.7)]),
     ],
     cases: |points| {
         let case = |count: u16| Case {
@@ -104,11 +92,7 @@ pub(super) const FIG12: Experiment = Experiment {
     policy: KEPT,
     x: TIME,
     y: Axis::linear("Mbit/s of a flow"),
-    references: &[Reference {
-        name: "fair share",
-        source: Source::Paper,
-        points: &[(0.0, 2.0), (40.0, 2.0)],
-    }],
+    references: &[Reference::paper("fair share", &[(0.0, 2.0), (40.0, 2.0)])],
     cases: |points| {
         let late = FLOWS - 1;
         let begin = match points {
@@ -163,16 +147,8 @@ pub(super) const UTILISATION: Experiment = Experiment {
     x: Axis::linear("accelerated flows of ten"),
     y: Axis::linear("utilisation, %"),
     references: &[
-        Reference {
-            name: "paper 004",
-            source: Source::Paper,
-            points: &[(0.0, 76.4), (1.0, 85.6), (9.0, 85.6)],
-        },
-        Reference {
-            name: "prototype (reno, drop-tail)",
-            source: Source::Design,
-            points: &[(0.0, 81.0), (1.0, 95.0)],
-        },
+        Reference::paper("paper 004", &[(0.0, 76.4), (1.0, 85.6), (9.0, 85.6)]),
+        Reference::design("prototype (reno, drop-tail)", &[(0.0, 81.0), (1.0, 95.0)]),
     ],
     cases: |points| {
         let kinds = [
@@ -224,16 +200,8 @@ pub(super) const SHARE: Experiment = Experiment {
     x: Axis::logarithmic("accelerated flows beside one plain one; 0.11: one beside nine"),
     y: Axis::linear("goodput of accelerated flows / of plain ones"),
     references: &[
-        Reference {
-            name: "paper 004",
-            source: Source::Paper,
-            points: &[(0.11, 1.6), (9.0, 1.57)],
-        },
-        Reference {
-            name: "prototype (reno)",
-            source: Source::Design,
-            points: &[(0.11, 1.58)],
-        },
+        Reference::paper("paper 004", &[(0.11, 1.6), (9.0, 1.57)]),
+        Reference::design("prototype (reno)", &[(0.11, 1.58)]),
     ],
     cases: |points| {
         let mixes = points.of(&[(1, 9, 0.11), (1, 1, 1.0), (9, 1, 9.0)]);
@@ -259,11 +227,7 @@ pub(super) const CONVERGENCE: Experiment = Experiment {
     policy: "",
     x: TIME,
     y: Axis::linear("goodput of a flow / of one of two plain flows"),
-    references: &[Reference {
-        name: "fair share",
-        source: Source::Links,
-        points: &[(0.0, 1.0), (60.0, 1.0)],
-    }],
+    references: &[Reference::links("fair share", &[(0.0, 1.0), (60.0, 1.0)])],
     cases: |points| {
         let scene = Scene {
             samples_every: Some(Duration::from_secs(1)),

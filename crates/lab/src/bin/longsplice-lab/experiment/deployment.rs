@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use longsplice_lab::{GraphLink, GraphSpec, LinkSpec};
 
-use super::figure::{Axis, SPEED_UP, Source};
+use super::figure::{Axis, SPEED_UP};
 use super::load::{FlowSpec, Load};
 use super::paper::{FORCED, KEPT};
 use super::paths::{accelerated, case, flow, link, rated};
@@ -30,21 +30,9 @@ pub(super) const FIG14: Experiment = Experiment {
     x: Axis::logarithmic("round trip to the customer, ms"),
     y: Axis::logarithmic("round trip to the server, ms"),
     references: &[
-        Reference {
-            name: "half on each side",
-            source: Source::Paper,
-            points: &[(2.0, 2.0), (300.0, 300.0)],
-        },
-        Reference {
-            name: "10 % inside",
-            source: Source::Paper,
-            points: &[(2.0, 18.0), (34.0, 306.0)],
-        },
-        Reference {
-            name: "10 % outside",
-            source: Source::Paper,
-            points: &[(18.0, 2.0), (300.0, 33.3)],
-        },
+        Reference::paper("half on each side", &[(2.0, 2.0), (300.0, 300.0)]),
+        Reference::paper("10 % inside", &[(2.0, 18.0), (34.0, 306.0)]),
+        Reference::paper("10 % outside", &[(18.0, 2.0), (300.0, 33.3)]),
     ],
     cases: |points| {
         let (lan, wan) = (points.of(&LAN), points.of(&WAN));
@@ -124,21 +112,9 @@ pub(super) const FIG15: Experiment = Experiment {
     x: Axis::linear("accelerated flows, %"),
     y: SPEED_UP,
     references: &[
-        Reference {
-            name: "paper 004",
-            source: Source::Paper,
-            points: &[(0.0, 1.0), (70.0, 1.5), (90.0, 2.0)],
-        },
-        Reference {
-            name: "prototype, windows",
-            source: Source::Design,
-            points: &[(0.0, 1.0), (100.0, 1.16)],
-        },
-        Reference {
-            name: "prototype, congested",
-            source: Source::Design,
-            points: &[(0.0, 1.0), (100.0, 1.0)],
-        },
+        Reference::paper("paper 004", &[(0.0, 1.0), (70.0, 1.5), (90.0, 2.0)]),
+        Reference::design("prototype, windows", &[(0.0, 1.0), (100.0, 1.16)]),
+        Reference::design("prototype, congested", &[(0.0, 1.0), (100.0, 1.0)]),
     ],
     cases: |points| {
         let kinds = [

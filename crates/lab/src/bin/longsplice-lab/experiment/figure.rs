@@ -39,7 +39,7 @@ pub(crate) const SPEED_UP: Axis = Axis::linear("speed-up");
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Source {
-    /// This run.
+    /// Measurement of this run.
     Measured,
     /// Text of paper 004, or what follows from it.
     Paper,

@@ -28,7 +28,7 @@ pub(crate) struct Laboratory<'a> {
 }
 
 impl Laboratory<'_> {
-    /// `start`: the time from which on the progress counts.
+    /// Makes a laboratory whose progress counts from `start` on.
     pub(crate) fn new(program: &Program, seed: u64, attempts: u32, start: Instant) -> Laboratory<'_> {
         Laboratory {
             program,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use longsplice_lab::LinkSpec;
 
-use super::figure::{Axis, SPEED_UP, Source};
+use super::figure::{Axis, SPEED_UP};
 use super::load::Load;
 use super::paths::{accelerated, case, even, lossy, windowed};
 use super::plan::{Case, Experiment, Reference};
@@ -29,15 +29,10 @@ pub(super) const FIG4: Experiment = Experiment {
     x: Axis::linear("round trip between client and node, ms of 100"),
     y: SPEED_UP,
     references: &[
-        Reference {
-            name: "paper 004",
-            source: Source::Paper,
-            points: &[(50.0, 2.0)],
-        },
-        Reference {
-            name: "bound of two loops",
-            source: Source::Paper,
-            points: &[
+        Reference::paper("paper 004", &[(50.0, 2.0)]),
+        Reference::paper(
+            "bound of two loops",
+            &[
                 (10.0, 1.111),
                 (20.0, 1.25),
                 (30.0, 1.429),
@@ -48,12 +43,8 @@ pub(super) const FIG4: Experiment = Experiment {
                 (80.0, 1.25),
                 (90.0, 1.111),
             ],
-        },
-        Reference {
-            name: "prototype",
-            source: Source::Design,
-            points: &[(10.0, 1.11), (30.0, 1.43), (50.0, 2.0)],
-        },
+        ),
+        Reference::design("prototype", &[(10.0, 1.11), (30.0, 1.43), (50.0, 2.0)]),
     ],
     cases: |points| {
         let places = points.of(&[10, 20, 30, 40, 50, 60, 70, 80, 90]);
@@ -82,21 +73,9 @@ pub(super) const FIG5: Experiment = Experiment {
     x: Axis::logarithmic("bytes"),
     y: SPEED_UP,
     references: &[
-        Reference {
-            name: "paper 004",
-            source: Source::Paper,
-            points: &[(4e3, 1.5), (1e5, 1.8), (1e7, 2.0)],
-        },
-        Reference {
-            name: "prototype (M2)",
-            source: Source::Design,
-            points: &[(4e3, 1.0), (1e5, 1.14)],
-        },
-        Reference {
-            name: "prototype (M1)",
-            source: Source::Design,
-            points: &[(4e3, 1.5), (1e5, 1.38)],
-        },
+        Reference::paper("paper 004", &[(4e3, 1.5), (1e5, 1.8), (1e7, 2.0)]),
+        Reference::design("prototype (M2)", &[(4e3, 1.0), (1e5, 1.14)]),
+        Reference::design("prototype (M1)", &[(4e3, 1.5), (1e5, 1.38)]),
     ],
     cases: |points| {
         let sizes = points.of(&[
@@ -127,10 +106,9 @@ pub(super) const FIG6: Experiment = Experiment {
     x: Axis::linear("nodes"),
     y: SPEED_UP,
     references: &[
-        Reference {
-            name: "paper 004",
-            source: Source::Paper,
-            points: &[
+        Reference::paper(
+            "paper 004",
+            &[
                 (1.0, 2.0),
                 (2.0, 3.0),
                 (3.0, 4.0),
@@ -139,12 +117,11 @@ pub(super) const FIG6: Experiment = Experiment {
                 (6.0, 7.0),
                 (7.0, 8.0),
             ],
-        },
-        Reference {
-            name: "prototype",
-            source: Source::Design,
-            points: &[(1.0, 2.0), (2.0, 3.05), (3.0, 4.05), (4.0, 5.0), (7.0, 7.7)],
-        },
+        ),
+        Reference::design(
+            "prototype",
+            &[(1.0, 2.0), (2.0, 3.05), (3.0, 4.05), (4.0, 5.0), (7.0, 7.7)],
+        ),
     ],
     cases: |points| {
         let case = |nodes: u64| Case {
@@ -172,15 +149,10 @@ pub(super) const FIG7: Experiment = Experiment {
     x: Axis::linear("processing delay, ms"),
     y: SPEED_UP,
     references: &[
-        Reference {
-            name: "paper 004",
-            source: Source::Paper,
-            points: &[(0.0, 2.0), (10.0, 1.5)],
-        },
-        Reference {
-            name: "bound of two loops",
-            source: Source::Paper,
-            points: &[
+        Reference::paper("paper 004", &[(0.0, 2.0), (10.0, 1.5)]),
+        Reference::paper(
+            "bound of two loops",
+            &[
                 (0.0, 2.0),
                 (5.0, 1.818),
                 (10.0, 1.667),
@@ -188,7 +160,7 @@ pub(super) const FIG7: Experiment = Experiment {
                 (30.0, 1.25),
                 (40.0, 1.111),
             ],
-        },
+        ),
     ],
     cases: |points| {
         let case = |delay: u64| Case {
@@ -215,10 +187,9 @@ pub(super) const FIG8: Experiment = Experiment {
     policy: "",
     x: Axis::logarithmic("bytes that the node holds at most, KB"),
     y: SPEED_UP,
-    references: &[Reference {
-        name: "paper 004",
-        source: Source::Paper,
-        points: &[
+    references: &[Reference::paper(
+        "paper 004",
+        &[
             (8.0, 0.25),
             (16.0, 0.5),
             (32.0, 1.0),
@@ -227,7 +198,7 @@ pub(super) const FIG8: Experiment = Experiment {
             (128.0, 2.0),
             (256.0, 2.0),
         ],
-    }],
+    )],
     cases: |points| {
         let case = |kilobytes: u32| Case {
             scene: Scene {
@@ -258,16 +229,8 @@ pub(super) const FIG9: Experiment = Experiment {
     x: Axis::logarithmic("loss, %"),
     y: Axis::logarithmic(SPEED_UP.label),
     references: &[
-        Reference {
-            name: "paper 004",
-            source: Source::Paper,
-            points: &[(1.0, 10.0), (3.0, 10.0), (10.0, 10.0)],
-        },
-        Reference {
-            name: "prototype (reno)",
-            source: Source::Design,
-            points: &[(1.0, 5.3), (3.0, 6.4), (10.0, 8.3)],
-        },
+        Reference::paper("paper 004", &[(1.0, 10.0), (3.0, 10.0), (10.0, 10.0)]),
+        Reference::design("prototype (reno)", &[(1.0, 5.3), (3.0, 6.4), (10.0, 8.3)]),
     ],
     cases: |points| {
         let kinds = [

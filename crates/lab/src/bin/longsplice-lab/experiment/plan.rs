@@ -28,7 +28,30 @@ pub(crate) struct Experiment {
 pub(crate) struct Reference {
     pub(crate) name: &'static str,
     pub(crate) source: Source,
-    pub(crate) points: &'static [(f64, f64)],
+    pub(crate) points: Values,
+}
+
+type Values = &'static [(f64, f64)];
+
+impl Reference {
+    const fn of(source: Source, name: &'static str, points: Values) -> Self {
+        Self { name, source, points }
+    }
+
+    /// Names values of the paper.
+    pub(crate) const fn paper(name: &'static str, points: Values) -> Self {
+        Self::of(Source::Paper, name, points)
+    }
+
+    /// Names values of the design's prototype.
+    pub(crate) const fn design(name: &'static str, points: Values) -> Self {
+        Self::of(Source::Design, name, points)
+    }
+
+    /// Names values that follow from the links.
+    pub(crate) const fn links(name: &'static str, points: Values) -> Self {
+        Self::of(Source::Links, name, points)
+    }
 }
 
 /// Points to measure.

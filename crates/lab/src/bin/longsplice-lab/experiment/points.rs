@@ -221,7 +221,7 @@ pub(super) fn round_trip_parts(case: &Case, outcome: Outcome) -> Vec<Part> {
     ]
 }
 
-/// Divides; 0 where there is nothing to divide by, so that a figure has no infinite values.
+/// Divides two numbers. A divisor of 0 makes 0, so that a figure has no infinite values.
 fn quotient(of: f64, by: f64) -> f64 {
     if by > 0.0 { of / by } else { 0.0 }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use longsplice_lab::Queue;
 
-use super::figure::{Axis, Source};
+use super::figure::Axis;
 use super::load::Load;
 use super::paper::FORCED;
 use super::paths::{accelerated, case, link, rated};
@@ -34,11 +34,10 @@ pub(super) const RETURN: Experiment = Experiment {
     policy: FORCED,
     x: Axis::linear("time, s"),
     y: Axis::linear("Mbit/s"),
-    references: &[Reference {
-        name: "rate of the link",
-        source: Source::Links,
-        points: &[(0.0, 100.0), (20.0, 100.0)],
-    }],
+    references: &[Reference::links(
+        "rate of the link",
+        &[(0.0, 100.0), (20.0, 100.0)],
+    )],
     // A run is a whole series.
     cases: |points| {
         let mut fat = rated(100, RATE, 0.0);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::cost::Operations;
-use super::figure::{Axis, Source};
+use super::figure::Axis;
 use super::load::Load;
 use super::paper::FORCED;
 use super::paths::{accelerated, case, flow, link};
@@ -32,21 +32,9 @@ pub(super) const TABLE1: Experiment = Experiment {
     x: Axis::linear("operation, by number (see the notes)"),
     y: Axis::logarithmic("µs"),
     references: &[
-        Reference {
-            name: "paper 004: SYN",
-            source: Source::Paper,
-            points: &[(1.0, 0.52)],
-        },
-        Reference {
-            name: "paper 004: SYN and FIN",
-            source: Source::Paper,
-            points: &[(2.0, 1.65)],
-        },
-        Reference {
-            name: "paper 004: data and acknowledgements",
-            source: Source::Paper,
-            points: &[(3.0, 75.22)],
-        },
+        Reference::paper("paper 004: SYN", &[(1.0, 0.52)]),
+        Reference::paper("paper 004: SYN and FIN", &[(2.0, 1.65)]),
+        Reference::paper("paper 004: data and acknowledgements", &[(3.0, 75.22)]),
     ],
     cases: |points| {
         let scene = |options: &str, is_accelerated| Scene {
