@@ -1,17 +1,14 @@
 //! Loads the programs for devices without Ethernet headers once such a device is to be watched.
 
-use std::{mem::MaybeUninit, os::fd::AsFd, sync::OnceLock};
+use std::{mem::MaybeUninit, os::fd::AsFd};
 
-use libbpf_rs::{
-    MapHandle,
-    skel::{OpenSkel, SkelBuilder},
-};
-use parking_lot::Mutex;
+use libbpf_rs::MapHandle;
+use once_cell::sync::OnceCell;
 
 use crate::{
     attach::Programs,
     error::Error,
-    load::{all_maps, hashing_of_table, hold, set_hash, share},
+    load::{all_maps, hashing_of_table, hold, load_programs, open_programs, set_hash, share},
     pins::Pins,
     retry_load::retry_load,
     skel::BareSkelBuilder,
@@ -28,47 +25,33 @@ pub enum Framing {
 
 /// Holds the programs, once a device has needed them.
 #[derive(Debug, Default)]
-pub(crate) struct Bare {
-    programs: OnceLock<Programs>,
-    loading: Mutex<()>,
-}
+pub(crate) struct Bare(OnceCell<Programs>);
 
 impl Bare {
     /// Returns the programs, if a device has needed them.
     pub(crate) fn loaded(&self) -> Option<&Programs> {
-        self.programs.get()
+        self.0.get()
     }
 
     /// Returns the programs. The first call loads them, with the pinned maps and the map of handshakes.
     pub(crate) fn programs(&self, pins: &Pins, handshakes: &MapHandle) -> Result<&Programs, Error> {
-        let _one = self.loading.lock();
-        match self.programs.get() {
-            Some(programs) => Ok(programs),
-            None => {
-                let programs = retry_load(|| load(pins, handshakes))?;
-                Ok(self.programs.get_or_init(|| programs))
-            }
-        }
+        self.0.get_or_try_init(|| retry_load(|| load(pins, handshakes)))
     }
 }
 
 fn load(pins: &Pins, handshakes: &MapHandle) -> Result<Programs, Error> {
     let mut object = MaybeUninit::uninit();
-    let mut open = BareSkelBuilder::default()
-        .open(&mut object)
-        .map_err(|e| Error::from_bpf("cannot open the programs", &e))?;
+    let mut open = open_programs::<BareSkelBuilder>(&mut object, "cannot open the programs")?;
     let (buckets, keys) = hashing_of_table(pins)?;
     set_hash!(open, buckets, keys);
     share(pins, all_maps!(open))?;
     (open.maps.handshakes)
         .reuse_fd(handshakes.as_fd())
         .map_err(|e| Error::from_bpf("cannot share the map of handshakes", &e))?;
-    let bare = open.load().map_err(|e| {
-        Error::from_load(
-            "cannot load the programs for devices without Ethernet headers",
-            &e,
-        )
-    })?;
+    let bare = load_programs(
+        open,
+        "cannot load the programs for devices without Ethernet headers",
+    )?;
     Ok(Programs {
         ingress: hold(&bare.progs.ingress)?,
         egress: hold(&bare.progs.egress)?,

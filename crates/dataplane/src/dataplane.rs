@@ -35,7 +35,7 @@ use crate::{
     hook::Hook,
     inspect::{self, Inspection},
     leg::LegState,
-    load::{find_predecessor, init_meta, load, metas_of_namespace, read_meta},
+    load::{Maps, Moves, find_predecessor, init_meta, load, metas_of_namespace, read_meta},
     neighbours::Neighbours,
     options::Options,
     order::Foreign,
@@ -65,20 +65,11 @@ pub struct Dataplane {
     programs: Programs,
     bare: Bare,
     inspect: OwnedFd,
-    demote: OwnedFd,
-    promote: OwnedFd,
-    wake: OwnedFd,
-    catch_up: OwnedFd,
-    mark_ruled: OwnedFd,
+    moves: Moves,
     inject: OwnedFd,
-    events: MapHandle,
+    maps: Maps,
     flows: Table,
     neighbours: Neighbours,
-    verdicts: MapHandle,
-    meta: MapHandle,
-    rulings: MapHandle,
-    handshakes: MapHandle,
-    disorders: MapHandle,
     slots: Arc<SlotTable>,
     max_flows: u32,
     serials: Mutex<Serials>,
@@ -114,9 +105,10 @@ impl Dataplane {
         let mut undo = Undo((!adopted).then(|| pins.clone()));
         let loaded = load(&pins, options, adopted)?;
         let grace = Arc::new(Grace::of_kernel()?);
-        let slots = SlotTable::map(loaded.slots.as_fd(), loaded.slots.max_entries(), grace.clone())
+        let slots = &loaded.maps.slots;
+        let slots = SlotTable::map(slots.as_fd(), slots.max_entries(), grace.clone())
             .map_err(|e| Error::from_io("cannot map the slots", e))?;
-        let meta = init_meta(&loaded.meta, &pins, options, loaded.hash_keys)?;
+        let meta = init_meta(&loaded.maps.meta, &pins, options, loaded.hash_keys)?;
         let pins = match adopted {
             true => pins,
             false => pins.publish()?,
@@ -129,27 +121,13 @@ impl Dataplane {
             programs: loaded.programs,
             bare: Bare::default(),
             inspect: loaded.inspect,
-            demote: loaded.demote,
-            promote: loaded.promote,
-            wake: loaded.wake,
-            catch_up: loaded.catch_up,
-            mark_ruled: loaded.mark_ruled,
+            moves: loaded.moves,
             inject: loaded.inject,
-            events: loaded.events,
+            maps: loaded.maps,
             max_flows: meta.max_flows,
-            flows: Table::new(
-                [loaded.flows, loaded.buckets],
-                loaded.table,
-                adopted,
-                grace.clone(),
-            )
-            .map_err(|e| Error::from_io("cannot read the flows", e))?,
+            flows: Table::new(loaded.table_maps, loaded.table, adopted, grace.clone())
+                .map_err(|e| Error::from_io("cannot read the flows", e))?,
             neighbours: Neighbours::default(),
-            verdicts: loaded.verdicts,
-            meta: loaded.meta,
-            rulings: loaded.rulings,
-            handshakes: loaded.handshakes,
-            disorders: loaded.disorders,
             slots,
             serials: Mutex::new(Serials::new(meta.next_serial)),
             start_times: Mutex::new(StartTimes::new(time::now())),
@@ -191,7 +169,7 @@ impl Dataplane {
 
     /// Returns the map of counters for packets' verdicts.
     pub(crate) fn verdict_map(&self) -> &MapHandle {
-        &self.verdicts
+        &self.maps.verdicts
     }
 
     /// Returns the pins of the instance.
@@ -214,7 +192,7 @@ impl Dataplane {
     pub fn attach(&self, ifindex: u32, framing: Framing) -> Result<(), Error> {
         let programs = match framing {
             Framing::Ethernet => &self.programs,
-            Framing::Bare => self.bare.programs(&self.pins, &self.handshakes)?,
+            Framing::Bare => self.bare.programs(&self.pins, &self.maps.handshakes)?,
         };
         programs.attach(&self.pins, ifindex)
     }
@@ -275,13 +253,13 @@ impl Dataplane {
     /// # Errors
     /// Returns those of the system; no option is withheld then.
     pub fn withhold(&self, socket: impl AsFd, withheld: Withheld) -> io::Result<()> {
-        withhold::set(&self.handshakes, socket.as_fd(), withheld)
+        withhold::set(&self.maps.handshakes, socket.as_fd(), withheld)
     }
 
     /// Returns the MSS that the peer of a connected socket offered, if [`Dataplane::withhold`] was called for that socket
     /// before it connected. The socket itself knows no more than its own limit of the MSS.
     pub fn peer_mss(&self, socket: impl AsFd) -> Option<u32> {
-        withhold::peer_mss(&self.handshakes, socket.as_fd())
+        withhold::peer_mss(&self.maps.handshakes, socket.as_fd())
     }
 
     /// Returns a free slot for a flow that comes back, or `None`.
@@ -324,7 +302,7 @@ impl Dataplane {
 
     /// Returns the reader of packets for user space. There is one reader for an instance.
     pub fn events(&self) -> io::Result<Ring<Event>> {
-        Ring::open(&self.events, Event::from_sample)
+        Ring::open(&self.maps.events, Event::from_sample)
     }
 
     /// Returns the present state of both directions of the flow in a slot.
@@ -421,7 +399,7 @@ impl Dataplane {
 
     /// Returns the counts of packets of flows, by the name of the verdict, since the programs were first loaded.
     pub fn verdicts(&self) -> BTreeMap<String, u64> {
-        verdicts::read(&self.verdicts)
+        verdicts::read(&self.maps.verdicts)
     }
 
     /// Returns the counts of segments out of order, by serial and side, of detached flows whose translation changes nothing,
@@ -435,6 +413,7 @@ impl Dataplane {
             u32::from_ne_bytes(word.unwrap_or_default())
         };
         let all = self
+            .maps
             .disorders
             .lookup_batch(DISORDERS_AT_ONCE, MapFlags::ANY, MapFlags::ANY)
             .map_err(|e| Error::from_bpf("cannot read the counts of segments out of order", &e))?;
@@ -452,7 +431,7 @@ impl Dataplane {
             self.detach(ifindex);
         }
         // Other generations of this network namespace need it, too.
-        if let Ok(meta) = read_meta(&self.meta)
+        if let Ok(meta) = read_meta(&self.maps.meta)
             && metas_of_namespace(&self.pins, meta.netns).is_empty()
         {
             forwarding::restore(meta.lo_forwarding);

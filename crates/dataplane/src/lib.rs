@@ -40,30 +40,12 @@ mod serials;
 )]
 mod skel {
     include!(concat!(env!("OUT_DIR"), "/forward.skel.rs"));
-    mod ask_ecn {
-        include!(concat!(env!("OUT_DIR"), "/ask_ecn.skel.rs"));
+    macro_rules! skeletons {
+        ($($name:ident)+) => { $(
+            mod $name { include!(concat!(env!("OUT_DIR"), "/", stringify!($name), ".skel.rs")); }
+        )+ };
     }
-    mod bare {
-        include!(concat!(env!("OUT_DIR"), "/bare.skel.rs"));
-    }
-    mod inject {
-        include!(concat!(env!("OUT_DIR"), "/inject.skel.rs"));
-    }
-    mod flow_ops {
-        include!(concat!(env!("OUT_DIR"), "/flow_ops.skel.rs"));
-    }
-    mod rules {
-        include!(concat!(env!("OUT_DIR"), "/rules.skel.rs"));
-    }
-    mod inspect {
-        include!(concat!(env!("OUT_DIR"), "/inspect.skel.rs"));
-    }
-    mod table {
-        include!(concat!(env!("OUT_DIR"), "/table.skel.rs"));
-    }
-    mod xdp {
-        include!(concat!(env!("OUT_DIR"), "/xdp.skel.rs"));
-    }
+    skeletons! { ask_ecn bare inject flow_ops rules inspect table xdp }
     pub(crate) use ask_ecn::AskEcnSkelBuilder;
     pub(crate) use bare::BareSkelBuilder;
     pub(crate) use flow_ops::{FlowOpsSkelBuilder, types};

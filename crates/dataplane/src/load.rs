@@ -8,7 +8,7 @@ use std::{
 };
 
 use libbpf_rs::{
-    MapCore, MapFlags, MapHandle, OpenMapMut, Program,
+    MapCore, MapFlags, MapHandle, OpenMapMut, OpenObject, Program,
     skel::{OpenSkel, SkelBuilder},
 };
 
@@ -37,18 +37,30 @@ pub(crate) const META_KEY: [u8; 4] = [0; 4];
 pub(crate) struct Loaded {
     pub(crate) programs: Programs,
     pub(crate) inspect: OwnedFd,
+    pub(crate) moves: Moves,
+    pub(crate) inject: OwnedFd,
+    /// Programs `insert`, `remove` and `lookup`.
+    pub(crate) table: [OwnedFd; 3],
+    /// Maps `flows` and `buckets`.
+    pub(crate) table_maps: [MapHandle; 2],
+    pub(crate) hash_keys: [u32; HASH_KEYS],
+    pub(crate) maps: Maps,
+}
+
+/// Holds the programs that move flows.
+#[derive(Debug)]
+pub(crate) struct Moves {
     pub(crate) demote: OwnedFd,
     pub(crate) promote: OwnedFd,
     pub(crate) wake: OwnedFd,
     pub(crate) catch_up: OwnedFd,
     pub(crate) mark_ruled: OwnedFd,
-    pub(crate) inject: OwnedFd,
+}
+
+/// Holds the maps beside those of the table.
+#[derive(Debug)]
+pub(crate) struct Maps {
     pub(crate) events: MapHandle,
-    pub(crate) flows: MapHandle,
-    pub(crate) buckets: MapHandle,
-    /// Programs `insert`, `remove` and `lookup`.
-    pub(crate) table: [OwnedFd; 3],
-    pub(crate) hash_keys: [u32; HASH_KEYS],
     pub(crate) slots: MapHandle,
     pub(crate) verdicts: MapHandle,
     pub(crate) meta: MapHandle,
@@ -92,14 +104,15 @@ pub(crate) use all_maps;
 impl Loaded {
     /// Holds the maps, so that their pins can be put back.
     pub(crate) fn hold_maps(&self, pins: &Pins) -> Result<(), Error> {
+        let ([flows, buckets], maps) = (&self.table_maps, &self.maps);
         for (name, map) in [
-            ("flows", &self.flows),
-            ("buckets", &self.buckets),
-            ("slots", &self.slots),
-            ("verdicts", &self.verdicts),
-            ("meta", &self.meta),
-            ("rulings", &self.rulings),
-            ("events", &self.events),
+            ("flows", flows),
+            ("buckets", buckets),
+            ("slots", &maps.slots),
+            ("verdicts", &maps.verdicts),
+            ("meta", &maps.meta),
+            ("rulings", &maps.rulings),
+            ("events", &maps.events),
         ] {
             let map = map.as_fd().try_clone_to_owned();
             pins.hold(
@@ -114,57 +127,31 @@ impl Loaded {
 /// Loads the programs with the pinned maps of a predecessor, or pins new ones.
 pub(crate) fn load(pins: &Pins, options: &Options, adopted: bool) -> Result<Loaded, Error> {
     let (buckets, hash_keys) = hashing(pins, options)?;
-    let forward = retry_load(|| load_forward(pins, options, adopted, buckets, hash_keys))?;
-    let [demote, promote, wake, catch_up, mark_ruled] = retry_load(|| load_moves(pins, buckets, hash_keys))?;
+    let (programs, table_maps, maps) =
+        retry_load(|| load_forward(pins, options, adopted, buckets, hash_keys))?;
     Ok(Loaded {
-        programs: forward.programs,
+        programs,
         inspect: retry_load(load_inspect)?,
-        demote,
-        promote,
-        wake,
-        catch_up,
-        mark_ruled,
+        moves: retry_load(|| load_moves(pins, buckets, hash_keys))?,
         inject: retry_load(load_inject)?,
-        events: forward.events,
-        flows: forward.flows,
-        buckets: forward.buckets,
         table: retry_load(|| load_table(pins, buckets, hash_keys))?,
+        table_maps,
         hash_keys,
-        slots: forward.slots,
-        verdicts: forward.verdicts,
-        meta: forward.meta,
-        rulings: forward.rulings,
-        handshakes: forward.handshakes,
-        disorders: forward.disorders,
+        maps,
     })
 }
 
-/// Holds the forwarding programs, and the maps that all programs share.
-struct Forward {
-    programs: Programs,
-    events: MapHandle,
-    flows: MapHandle,
-    buckets: MapHandle,
-    slots: MapHandle,
-    verdicts: MapHandle,
-    meta: MapHandle,
-    rulings: MapHandle,
-    handshakes: MapHandle,
-    disorders: MapHandle,
-}
-
+/// Loads the forwarding programs, with the maps that all programs share.
 fn load_forward(
     pins: &Pins,
     options: &Options,
     adopted: bool,
     buckets: u32,
     hash_keys: [u32; HASH_KEYS],
-) -> Result<Forward, Error> {
+) -> Result<(Programs, [MapHandle; 2], Maps), Error> {
     let bpf = |what: &'static str| move |e: libbpf_rs::Error| Error::from_bpf(what, &e);
     let mut object = MaybeUninit::uninit();
-    let mut open = ForwardSkelBuilder::default()
-        .open(&mut object)
-        .map_err(bpf("cannot open the programs"))?;
+    let mut open = open_programs::<ForwardSkelBuilder>(&mut object, "cannot open the programs")?;
     let size = bpf("cannot size the flows");
     open.maps
         .flows
@@ -188,67 +175,52 @@ fn load_forward(
         pinned.map_err(bpf("cannot use the pinned maps"))?;
     }
     set_hash!(open, buckets, hash_keys);
-    let forward = open
-        .load()
-        .map_err(|e| Error::from_load("cannot load the forwarding programs", &e))?;
+    let forward = load_programs(open, "cannot load the forwarding programs")?;
     let map = |m: &libbpf_rs::MapMut<'_>| MapHandle::try_from(&**m).map_err(bpf("cannot hold a map"));
-    Ok(Forward {
-        programs: Programs {
-            ingress: hold(&forward.progs.ingress)?,
-            egress: hold(&forward.progs.egress)?,
-        },
+    let programs = Programs {
+        ingress: hold(&forward.progs.ingress)?,
+        egress: hold(&forward.progs.egress)?,
+    };
+    let maps = Maps {
         events: map(&forward.maps.events)?,
-        flows: map(&forward.maps.flows)?,
-        buckets: map(&forward.maps.buckets)?,
         slots: map(&forward.maps.slots)?,
         verdicts: map(&forward.maps.verdicts)?,
         meta: map(&forward.maps.meta)?,
         rulings: map(&forward.maps.rulings)?,
         handshakes: map(&forward.maps.handshakes)?,
         disorders: map(&forward.maps.disorders)?,
-    })
+    };
+    let table = [map(&forward.maps.flows)?, map(&forward.maps.buckets)?];
+    Ok((programs, table, maps))
 }
 
 fn load_inject() -> Result<OwnedFd, Error> {
     let mut object = MaybeUninit::uninit();
-    let open = InjectSkelBuilder::default()
-        .open(&mut object)
-        .map_err(|e| Error::from_bpf("cannot open the programs", &e))?;
-    let inject = open
-        .load()
-        .map_err(|e| Error::from_load("cannot load the inject program", &e))?;
+    let open = open_programs::<InjectSkelBuilder>(&mut object, "cannot open the programs")?;
+    let inject = load_programs(open, "cannot load the inject program")?;
     hold(&inject.progs.inject)
 }
 
 fn load_inspect() -> Result<OwnedFd, Error> {
     let mut object = MaybeUninit::uninit();
-    let open = InspectSkelBuilder::default()
-        .open(&mut object)
-        .map_err(|e| Error::from_bpf("cannot open the programs", &e))?;
-    let sockets = open
-        .load()
-        .map_err(|e| Error::from_load("cannot load the inspect program", &e))?;
+    let open = open_programs::<InspectSkelBuilder>(&mut object, "cannot open the programs")?;
+    let sockets = load_programs(open, "cannot load the inspect program")?;
     hold(&sockets.progs.inspect)
 }
 
-/// Loads `demote`, `promote`, `wake`, `catch_up` and `mark_ruled`.
-fn load_moves(pins: &Pins, buckets: u32, hash_keys: [u32; HASH_KEYS]) -> Result<[OwnedFd; 5], Error> {
+fn load_moves(pins: &Pins, buckets: u32, hash_keys: [u32; HASH_KEYS]) -> Result<Moves, Error> {
     let mut object = MaybeUninit::uninit();
-    let mut open = FlowOpsSkelBuilder::default()
-        .open(&mut object)
-        .map_err(|e| Error::from_bpf("cannot open the programs", &e))?;
+    let mut open = open_programs::<FlowOpsSkelBuilder>(&mut object, "cannot open the programs")?;
     set_hash!(open, buckets, hash_keys);
     share(pins, all_maps!(open))?;
-    let moves = open
-        .load()
-        .map_err(|e| Error::from_load("cannot load the programs that move flows", &e))?;
-    Ok([
-        hold(&moves.progs.demote)?,
-        hold(&moves.progs.promote)?,
-        hold(&moves.progs.wake)?,
-        hold(&moves.progs.catch_up)?,
-        hold(&moves.progs.mark_ruled)?,
-    ])
+    let moves = load_programs(open, "cannot load the programs that move flows")?;
+    Ok(Moves {
+        demote: hold(&moves.progs.demote)?,
+        promote: hold(&moves.progs.promote)?,
+        wake: hold(&moves.progs.wake)?,
+        catch_up: hold(&moves.progs.catch_up)?,
+        mark_ruled: hold(&moves.progs.mark_ruled)?,
+    })
 }
 
 /// Loads `insert`, `remove` and `lookup` for a pinned table with so many elements in the map `buckets` and these keys.
@@ -258,9 +230,7 @@ pub(crate) fn load_table(
     hash_keys: [u32; HASH_KEYS],
 ) -> Result<[OwnedFd; 3], Error> {
     let mut object = MaybeUninit::uninit();
-    let mut open = TableSkelBuilder::default()
-        .open(&mut object)
-        .map_err(|e| Error::from_bpf("cannot open the programs", &e))?;
+    let mut open = open_programs::<TableSkelBuilder>(&mut object, "cannot open the programs")?;
     set_hash!(open, buckets, hash_keys);
     let maps = &mut open.maps;
     share(pins, [("flows", &mut maps.flows), ("buckets", &mut maps.buckets)])?;
@@ -276,14 +246,25 @@ pub(crate) fn load_table(
             .set_autocreate(false)
             .map_err(|e| Error::from_bpf("cannot share the maps", &e))?;
     }
-    let table = open
-        .load()
-        .map_err(|e| Error::from_load("cannot load the programs of the table", &e))?;
+    let table = load_programs(open, "cannot load the programs of the table")?;
     Ok([
         hold(&table.progs.insert)?,
         hold(&table.progs.remove)?,
         hold(&table.progs.lookup)?,
     ])
+}
+
+/// Opens the programs of a skeleton.
+pub(crate) fn open_programs<'o, B: SkelBuilder<'o> + Default>(
+    object: &'o mut MaybeUninit<OpenObject>,
+    what: &'static str,
+) -> Result<B::Output, Error> {
+    B::default().open(object).map_err(|e| Error::from_bpf(what, &e))
+}
+
+/// Loads opened programs.
+pub(crate) fn load_programs<'o, O: OpenSkel<'o>>(open: O, what: &'static str) -> Result<O::Output, Error> {
+    open.load().map_err(|e| Error::from_load(what, &e))
 }
 
 /// Makes a program use pinned maps, by name.

@@ -6,15 +6,13 @@ use std::{
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
 };
 
-use libbpf_rs::{
-    MapCore, MapFlags, MapHandle,
-    skel::{OpenSkel, SkelBuilder},
-};
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use longsplice_core::terms::Terms;
 
 use crate::{
     abi::{Pod, ls_handshake},
     error::Error,
+    load::{load_programs, open_programs},
     retry_load::retry_load,
     skel::{AskEcnSkelBuilder, types::ls_withheld as W},
 };
@@ -85,9 +83,8 @@ impl EcnAsker {
     fn register_once(number: u32) -> Result<EcnAsker, Error> {
         let bpf = |what: &'static str| move |e: libbpf_rs::Error| Error::from_bpf(what, &e);
         let mut object = MaybeUninit::uninit();
-        let mut open = AskEcnSkelBuilder::default()
-            .open(&mut object)
-            .map_err(bpf("cannot open the program that asks for ECN"))?;
+        let mut open =
+            open_programs::<AskEcnSkelBuilder>(&mut object, "cannot open the program that asks for ECN")?;
         let field = &mut open.struct_ops.ask_ecn_mut().name;
         let prefix: String = (field.iter().take_while(|&&byte| byte != 0))
             .map(|&byte| char::from(byte as u8))
@@ -97,9 +94,7 @@ impl EcnAsker {
         for (byte, letter) in field.iter_mut().zip(name.bytes()).take(NAME_LEN) {
             *byte = letter as _;
         }
-        let mut loaded = open
-            .load()
-            .map_err(|e| Error::from_load("cannot load the program that asks for ECN", &e))?;
+        let mut loaded = load_programs(open, "cannot load the program that asks for ECN")?;
         let link = loaded
             .maps
             .ask_ecn

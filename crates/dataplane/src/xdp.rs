@@ -4,20 +4,16 @@ use std::{
     io,
     mem::MaybeUninit,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
-    sync::OnceLock,
 };
 
-use libbpf_rs::{
-    MapCore, MapFlags, MapHandle, libbpf_sys,
-    skel::{OpenSkel, SkelBuilder},
-};
-use parking_lot::Mutex;
+use libbpf_rs::{MapCore, MapFlags, MapHandle, libbpf_sys};
+use once_cell::sync::OnceCell;
 use strum::VariantArray;
 
 use crate::{
     attach::{create_link, detach_link, update_link},
     error::Error,
-    load::{all_maps, hashing_of_table, hold, set_hash, share},
+    load::{all_maps, hashing_of_table, hold, load_programs, open_programs, set_hash, share},
     pins::Pins,
     retry_load::retry_load,
     skel::XdpSkelBuilder,
@@ -146,9 +142,8 @@ struct Loaded {
 /// Holds the program, in each mode that an interface has needed.
 #[derive(Debug, Default)]
 pub(crate) struct Xdp {
-    native: OnceLock<Loaded>,
-    generic: OnceLock<Loaded>,
-    loading: Mutex<()>,
+    native: OnceCell<Loaded>,
+    generic: OnceCell<Loaded>,
 }
 
 impl Xdp {
@@ -157,14 +152,7 @@ impl Xdp {
             XdpMode::Native => &self.native,
             XdpMode::Generic => &self.generic,
         };
-        let _one = self.loading.lock();
-        match cell.get() {
-            Some(loaded) => Ok(loaded),
-            None => {
-                let loaded = retry_load(|| load(pins, mode))?;
-                Ok(cell.get_or_init(|| loaded))
-            }
-        }
+        cell.get_or_try_init(|| retry_load(|| load(pins, mode)))
     }
 
     pub(crate) fn program(&self, pins: &Pins, mode: XdpMode) -> Result<BorrowedFd<'_>, Error> {
@@ -202,7 +190,7 @@ impl Xdp {
     pub(crate) fn detach(&self, pins: &Pins, ifindex: u32) {
         for loaded in [&self.native, &self.generic]
             .into_iter()
-            .filter_map(OnceLock::get)
+            .filter_map(OnceCell::get)
         {
             let _ = loaded.exits.delete(&ifindex.to_ne_bytes());
         }
@@ -242,9 +230,7 @@ fn detach_all(pins: &Pins, ifindex: u32) {
 fn load(pins: &Pins, mode: XdpMode) -> Result<Loaded, Error> {
     let bpf = |what: &'static str| move |e: libbpf_rs::Error| Error::from_bpf(what, &e);
     let mut object = MaybeUninit::uninit();
-    let mut open = XdpSkelBuilder::default()
-        .open(&mut object)
-        .map_err(bpf("cannot open the XDP program"))?;
+    let mut open = open_programs::<XdpSkelBuilder>(&mut object, "cannot open the XDP program")?;
     // Frames in pieces pass untouched; a driver with a large MTU requires this flag. In generic mode the flag makes the
     // kernel copy packets so that tc finds them without their Ethernet header (docs/decisions/0014).
     open.progs.fast.set_flags(match mode {
@@ -254,9 +240,7 @@ fn load(pins: &Pins, mode: XdpMode) -> Result<Loaded, Error> {
     let (buckets, keys) = hashing_of_table(pins)?;
     set_hash!(open, buckets, keys);
     share(pins, all_maps!(open))?;
-    let skel = open
-        .load()
-        .map_err(|e| Error::from_load("cannot load the XDP program", &e))?;
+    let skel = load_programs(open, "cannot load the XDP program")?;
     Ok(Loaded {
         program: hold(&skel.progs.fast)?,
         exits: MapHandle::try_from(&*skel.maps.exits).map_err(bpf("cannot hold a map"))?,

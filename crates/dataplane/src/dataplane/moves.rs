@@ -23,7 +23,7 @@ impl Dataplane {
     /// mode Final, and nothing has changed.
     pub fn demote(&self, slot: &Slot, legs: PerSide<Leg>, toward: PerSide<u32>) -> io::Result<()> {
         loop {
-            match self.r#move(self.demote.as_fd(), slot, legs, toward) {
+            match self.r#move(self.moves.demote.as_fd(), slot, legs, toward) {
                 // It met a wake, which was refused: the sockets are parked as before.
                 Err(e) if e.kind() == io::ErrorKind::ResourceBusy && slot.mode() == Mode::Final => {}
                 moved => return moved,
@@ -35,7 +35,7 @@ impl Dataplane {
     /// there is no such flow, or it has a slot. In that case neither record has changed, or the flow is being replaced.
     pub fn promote(&self, slot: &Slot, serial: u32, legs: PerSide<Leg>) -> io::Result<()> {
         slot.fill(serial, Default::default(), Mode::Final);
-        self.r#move(self.promote.as_fd(), slot, legs, PerSide::default())
+        self.r#move(self.moves.promote.as_fd(), slot, legs, PerSide::default())
     }
 
     fn r#move(
@@ -100,7 +100,7 @@ impl Dataplane {
             wakeable: wakeable.into(),
             mode: 0,
         };
-        let answer: ls_wake = run::question(self.wake.as_fd(), &argument)?;
+        let answer: ls_wake = run::question(self.moves.wake.as_fd(), &argument)?;
         // A processor in the middle of a change may be stopped (by a virtual one's host) for longer than a program waits.
         Ok(Mode::from_raw(answer.mode).unwrap_or_else(|| slot.mode()))
     }

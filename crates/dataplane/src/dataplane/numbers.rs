@@ -20,9 +20,9 @@ impl Dataplane {
                 Ok(serial) => break serial,
                 Err(Due::Reserve(to)) => {
                     // Write under the lock, so that the number never goes back.
-                    if let Ok(mut meta) = read_meta(&self.meta) {
+                    if let Ok(mut meta) = read_meta(&self.maps.meta) {
                         meta.next_serial = to;
-                        let _ = self.meta.update(&META_KEY, meta.bytes(), MapFlags::ANY);
+                        let _ = self.maps.meta.update(&META_KEY, meta.bytes(), MapFlags::ANY);
                     }
                 }
                 // Seldom: the reaper's walks have looked before.

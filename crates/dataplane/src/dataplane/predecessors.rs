@@ -190,7 +190,7 @@ impl Dataplane {
                     bytes: rec.bytes_low.wrapping_sub(then.bytes_low),
                     rec,
                 };
-                if let Err(error) = run::with_argument(self.catch_up.as_fd(), argument.bytes()) {
+                if let Err(error) = run::with_argument(self.moves.catch_up.as_fd(), argument.bytes()) {
                     tracing::warn!(%error, "a predecessor's last notes of a flow are lost");
                 }
             }

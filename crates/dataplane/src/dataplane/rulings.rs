@@ -61,7 +61,8 @@ impl Dataplane {
             ..ls_ruling::default()
         };
         // Store the ruling before a packet looks for it.
-        self.rulings
+        self.maps
+            .rulings
             .update(&serial.to_ne_bytes(), element.bytes(), MapFlags::ANY)
             .map_err(to_io)?;
         let is_there = self.mark_ruled(leg, serial, true)?;
@@ -92,12 +93,12 @@ impl Dataplane {
     /// Removes the ruling on a flow that has ended.
     pub fn forget_ruling(&self, serial: u32) {
         // It may be gone already.
-        let _ = self.rulings.delete(&serial.to_ne_bytes());
+        let _ = self.maps.rulings.delete(&serial.to_ne_bytes());
     }
 
     /// Returns the serial numbers of all flows that have a ruling, those of a predecessor's included.
     pub fn ruled_flows(&self) -> Vec<u32> {
-        let numbers = self.rulings.keys();
+        let numbers = self.maps.rulings.keys();
         numbers
             .filter_map(|key| key.first_chunk().map(|key| u32::from_ne_bytes(*key)))
             .collect()
@@ -115,7 +116,11 @@ impl Dataplane {
     }
 
     fn ruling(&self, serial: u32) -> Option<ls_ruling> {
-        let value = self.rulings.lookup(&serial.to_ne_bytes(), MapFlags::ANY).ok()??;
+        let value = self
+            .maps
+            .rulings
+            .lookup(&serial.to_ne_bytes(), MapFlags::ANY)
+            .ok()??;
         ls_ruling::from_bytes(&value)
     }
 
@@ -127,7 +132,8 @@ impl Dataplane {
             is_ruled: is_ruled.into(),
         };
         // No flow moves between its slot and its records meanwhile.
-        let gone = (self.flows).at_rest(|| run::with_argument(self.mark_ruled.as_fd(), argument.bytes()))?;
+        let gone =
+            (self.flows).at_rest(|| run::with_argument(self.moves.mark_ruled.as_fd(), argument.bytes()))?;
         Ok(gone == 0)
     }
 }

@@ -12,10 +12,7 @@ use std::{
     os::fd::{AsFd, AsRawFd, OwnedFd},
 };
 
-use libbpf_rs::{
-    MapCore, MapFlags, MapHandle, MapType, libbpf_sys,
-    skel::{OpenSkel, SkelBuilder},
-};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, libbpf_sys};
 use longsplice_core::rules::{MAX_ENTRIES, Program};
 use parking_lot::Mutex;
 
@@ -26,6 +23,7 @@ use crate::{
     attach::Attached,
     dataplane::Dataplane,
     error::Error,
+    load::{hold, load_programs, open_programs},
     pins::Pins,
     retry_load::retry_load,
     ring::Ring,
@@ -130,9 +128,7 @@ impl Rules {
     fn load_once(plane: &Dataplane, mark: Mark) -> Result<Rules, Error> {
         let bpf = |what: &'static str| move |e: libbpf_rs::Error| Error::from_bpf(what, &e);
         let mut object = MaybeUninit::uninit();
-        let mut open = RulesSkelBuilder::default()
-            .open(&mut object)
-            .map_err(bpf("cannot open the program of rules"))?;
+        let mut open = open_programs::<RulesSkelBuilder>(&mut object, "cannot open the program of rules")?;
         let constants = open.maps.rodata_data.as_mut();
         let constants = constants.ok_or_else(|| Error::System {
             what: "the program of rules has no constants".into(),
@@ -155,13 +151,10 @@ impl Rules {
         ] {
             unused.set_autocreate(false).map_err(&share)?;
         }
-        let skel = open
-            .load()
-            .map_err(|e| Error::from_load("cannot load the program of rules", &e))?;
+        let skel = load_programs(open, "cannot load the program of rules")?;
         let map = |m: &libbpf_rs::MapMut<'_>| MapHandle::try_from(&**m).map_err(bpf("cannot hold a map"));
-        let program = skel.progs.rules.as_fd().try_clone_to_owned();
         Ok(Rules {
-            program: program.map_err(|e| Error::from_io("cannot hold a program", e))?,
+            program: hold(&skel.progs.rules)?,
             sets: map(&skel.maps.rule_sets)?,
             counts: map(&skel.maps.rule_counts)?,
             verdicts: map(&skel.maps.rule_verdicts)?,
