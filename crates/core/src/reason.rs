@@ -104,19 +104,9 @@ pub enum SpliceReason {
     Idle,
 }
 
-impl SpliceReason {
-    /// Returns the stable name, in snake case.
-    pub fn as_str(self) -> &'static str {
-        self.into()
-    }
-}
+crate::named!(pub SpliceReason, pub RelayReason);
 
 impl RelayReason {
-    /// Returns the stable name, in snake case.
-    pub fn as_str(self) -> &'static str {
-        self.into()
-    }
-
     /// Returns one sentence for people.
     pub fn explain(self) -> &'static str {
         self.get_documentation().unwrap_or_default()

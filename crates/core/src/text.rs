@@ -1,4 +1,4 @@
-//! Serializes types as their text, so that a file, a reply and a message read alike.
+//! Gives types their text, so that a file, a reply and a message read alike.
 
 /// Implements `Deserialize` by `FromStr`.
 #[macro_export]
@@ -24,5 +24,18 @@ macro_rules! as_text {
             }
         }
         $crate::from_text!($t);
+    )+};
+}
+
+/// Defines `as_str` of enums that derive `strum::IntoStaticStr`, each with its visibility.
+#[macro_export]
+macro_rules! named {
+    ($($vis:vis $t:ident),+) => {$(
+        impl $t {
+            /// Returns the name in configurations, replies, messages and metrics.
+            $vis fn as_str(self) -> &'static str {
+                self.into()
+            }
+        }
     )+};
 }

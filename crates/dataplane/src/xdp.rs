@@ -42,12 +42,9 @@ pub enum XdpMode {
     Generic,
 }
 
-impl XdpMode {
-    /// Returns its name in configurations and messages.
-    pub fn as_str(self) -> &'static str {
-        self.into()
-    }
+longsplice_core::named!(pub XdpMode);
 
+impl XdpMode {
     /// Returns true if an interface's driver has XDP that redirects, as far as the kernel reports (Linux 6.3).
     pub fn is_native_on(ifindex: u32) -> bool {
         Features::of(ifindex).is_ok_and(|f| f.has(Features::BASIC | Features::REDIRECT))

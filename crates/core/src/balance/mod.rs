@@ -153,12 +153,7 @@ impl Balancer {
     }
 }
 
-impl Algorithm {
-    /// Returns the name as it is written.
-    pub fn as_str(self) -> &'static str {
-        self.into()
-    }
-}
+crate::named!(pub Algorithm);
 
 /// Error of a name that no algorithm has.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -196,12 +196,9 @@ pub enum Trap {
     Admin,
 }
 
-impl Trap {
-    /// Returns the stable name, used in `status --json`.
-    pub fn as_str(self) -> &'static str {
-        self.into()
-    }
+longsplice_core::named!(pub Trap);
 
+impl Trap {
     pub(crate) fn of(side: Side) -> Trap {
         match side {
             Side::Client => Trap::Client,

@@ -41,11 +41,7 @@ pub(crate) enum End {
     Admin,
 }
 
-impl End {
-    fn as_str(self) -> &'static str {
-        self.into()
-    }
-}
+longsplice_core::named!(End);
 
 /// Holds the last durations, up to `SAMPLES`.
 #[derive(Debug, Default)]

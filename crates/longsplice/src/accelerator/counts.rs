@@ -41,12 +41,7 @@ pub enum PassReason {
     System,
 }
 
-impl PassReason {
-    /// Returns the name in `status --json` and in metrics.
-    pub fn as_str(self) -> &'static str {
-        self.into()
-    }
-}
+longsplice_core::named!(pub PassReason);
 
 /// Reason why a released connection is taken over again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, strum::IntoStaticStr, strum::VariantArray)]
@@ -70,7 +65,7 @@ pub struct AcceleratorStatus {
     pub taken_over_again_total: BTreeMap<String, u64>,
     /// Times that one was released.
     pub released_total: u64,
-    /// Those that the policy released, by its reason; others were asked for, or made room.
+    /// Releases by the policy, by its reason. The others were asked for, or made room.
     #[serde(default)]
     pub released_by_reason: BTreeMap<String, u64>,
     /// Connections that were not taken over, by reason.

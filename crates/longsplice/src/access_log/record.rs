@@ -119,12 +119,7 @@ pub enum End {
     Unknown,
 }
 
-impl End {
-    /// Returns the name in log lines and labels.
-    pub fn as_str(self) -> &'static str {
-        self.into()
-    }
-}
+longsplice_core::named!(pub End);
 
 impl AccessRecord {
     /// Creates the record of a connection or request that begins now.

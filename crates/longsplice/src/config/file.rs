@@ -116,12 +116,7 @@ pub enum OnShutdown {
     End,
 }
 
-impl OnShutdown {
-    /// Returns the name in a configuration.
-    pub fn as_str(self) -> &'static str {
-        self.into()
-    }
-}
+longsplice_core::named!(pub OnShutdown);
 
 impl From<OnShutdown> for Shutdown {
     fn from(how: OnShutdown) -> Self {

@@ -49,12 +49,7 @@ pub enum AccessLogFormat {
     Combined,
 }
 
-impl AccessLogFormat {
-    /// Returns the name in a configuration.
-    pub fn as_str(self) -> &'static str {
-        self.into()
-    }
-}
+longsplice_core::named!(pub AccessLogFormat);
 
 /// Limit of the daemon's memory. Beyond it, no connection is accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -115,12 +110,7 @@ pub enum OnReload {
     Reset,
 }
 
-impl OnReload {
-    /// Returns the name in a configuration.
-    pub fn as_str(self) -> &'static str {
-        self.into()
-    }
-}
+longsplice_core::named!(pub OnReload);
 
 /// The table `[metrics]` as written in the file.
 #[derive(Debug, Deserialize)]

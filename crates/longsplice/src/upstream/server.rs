@@ -83,11 +83,9 @@ pub(super) enum State {
     Draining,
 }
 
-impl State {
-    pub(super) fn as_str(self) -> &'static str {
-        self.into()
-    }
+longsplice_core::named!(pub(super) State);
 
+impl State {
     pub(super) fn eligibility(self) -> Eligibility {
         match self {
             State::Up => Eligibility::Ready,
