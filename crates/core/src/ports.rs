@@ -10,6 +10,12 @@ use std::ops::RangeInclusive;
 
 pub use reserved::{ParsePortsError, ReservedPorts};
 
+/// Parses the digits of a port: `u16::from_str` alone would accept `+80`.
+pub fn parse_port(text: &str) -> Option<u16> {
+    let is_number = text.bytes().all(|b| b.is_ascii_digit());
+    is_number.then(|| text.parse().ok()).flatten()
+}
+
 /// Lowest port that needs no privilege to bind.
 const UNPRIVILEGED: u16 = 1024;
 /// Upper bound of the ports that often belong to services, configured by hand.

@@ -7,6 +7,7 @@ use std::{
     str::FromStr,
 };
 
+use longsplice_core::ports::parse_port;
 use longsplice_repair::canonical;
 
 /// Address of a listener: `ADDR:PORT`, `[V6ADDR]:PORT`, `:PORT` or `PORT`.
@@ -150,15 +151,6 @@ fn with_scope(address: SocketAddr) -> Result<SocketAddr, AddressError> {
 
 fn no_target(s: &str) -> AddressError {
     AddressError::Target(s.to_owned())
-}
-
-/// Parses digits only: `u16::from_str` alone would accept `+80`.
-fn parse_port(s: &str) -> Option<u16> {
-    if s.bytes().all(|b| b.is_ascii_digit()) {
-        s.parse().ok()
-    } else {
-        None
-    }
 }
 
 /// Returns whether it can be a host name. Digits and dots alone are a mistyped address rather than a name.

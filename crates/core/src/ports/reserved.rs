@@ -3,6 +3,8 @@
 
 use std::{fmt, ops::RangeInclusive, str::FromStr};
 
+use super::parse_port;
+
 /// Set of ports, in the form of `ip_local_reserved_ports`: `8080,9148-9150`.
 ///
 /// Writing the sysctl replaces the whole list, so a change is: read, [`insert`](Self::insert) or
@@ -89,17 +91,8 @@ impl FromStr for ReservedPorts {
 }
 
 fn parse_entry(entry: &str) -> Option<RangeInclusive<u16>> {
-    // Check the digits: `parse` would take a sign.
-    let port = |s: &str| {
-        s.bytes()
-            .all(|b| b.is_ascii_digit())
-            .then(|| s.parse::<u16>().ok())
-            .flatten()
-    };
-    let range = match entry.split_once('-') {
-        Some((start, end)) => port(start)?..=port(end)?,
-        None => port(entry)?..=port(entry)?,
-    };
+    let (start, end) = entry.split_once('-').unwrap_or((entry, entry));
+    let range = parse_port(start)?..=parse_port(end)?;
     (!range.is_empty()).then_some(range)
 }
 

@@ -2,6 +2,8 @@
 
 use std::{fmt, str::FromStr};
 
+use crate::ports::parse_port;
+
 /// Port, or a range of ports with both ends: `80`, `1024-65535`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Ports {
@@ -50,12 +52,8 @@ impl FromStr for Ports {
     type Err = ParsePortsError;
 
     fn from_str(s: &str) -> Result<Self, Self::Err> {
-        let port = |text: &str| match text.bytes().all(|b| b.is_ascii_digit()) {
-            true => text.parse().ok(),
-            false => None,
-        };
         let (min, max) = s.split_once('-').unwrap_or((s, s));
-        match (port(min), port(max)) {
+        match (parse_port(min), parse_port(max)) {
             (Some(min), Some(max)) if min <= max => Ok(Ports { min, max }),
             (Some(min), Some(max)) => Err(ParsePortsError::Backwards(min, max)),
             _ => Err(ParsePortsError::Form(s.to_owned())),
