@@ -125,31 +125,23 @@ Exit code 1 if this machine cannot splice (with --accelerate: not accelerate).")
     Doctor(Doctor),
     /// Splice a relayed connection now, whatever its policy
     #[command(after_help = "Example: longsplice splice 17     (`longsplice flows` shows the numbers)")]
-    Splice {
-        /// The connection's number.
-        id: FlowId,
-        /// Where the daemon's admin socket is, if not at the usual place
-        #[arg(long, value_name = "PATH")]
-        admin: Option<PathBuf>,
-    },
+    Splice(Connection),
     /// Take a spliced connection back into the relay, where it stays until `splice` is asked for
     #[command(after_help = "Example: longsplice unsplice 17     (`longsplice flows` shows the numbers)")]
-    Unsplice {
-        /// The connection's number.
-        id: FlowId,
-        /// Where the daemon's admin socket is, if not at the usual place
-        #[arg(long, value_name = "PATH")]
-        admin: Option<PathBuf>,
-    },
+    Unsplice(Connection),
     /// End a connection, relayed or spliced: both its ends are reset
     #[command(after_help = "Example: longsplice kill 17     (`longsplice flows` shows the numbers)")]
-    Kill {
-        /// The connection's number.
-        id: FlowId,
-        /// Where the daemon's admin socket is, if not at the usual place
-        #[arg(long, value_name = "PATH")]
-        admin: Option<PathBuf>,
-    },
+    Kill(Connection),
+}
+
+/// `splice`, `unsplice` and `kill`.
+#[derive(Debug, Args)]
+pub struct Connection {
+    /// The connection's number.
+    pub id: FlowId,
+    /// Where the daemon's admin socket is, if not at the usual place
+    #[arg(long, value_name = "PATH")]
+    pub admin: Option<PathBuf>,
 }
 
 /// `check`.

@@ -5,12 +5,11 @@ use std::{
     process::ExitCode,
 };
 
-use longsplice_engine::FlowId;
 use serde::de::DeserializeOwned;
 
 use super::{
     Failure,
-    args::{Ask, Common},
+    args::{Ask, Common, Connection},
     print,
 };
 use crate::{
@@ -32,32 +31,32 @@ pub(super) fn status(ask: &Ask, common: &Common) -> Result<ExitCode, Failure> {
     answer(ask, body, |status: Status| show::status(&status))
 }
 
-pub(super) fn splice(id: FlowId, admin: Option<&Path>, common: &Common) -> Result<ExitCode, Failure> {
-    request("POST", &format!("/flows/{id}/splice"), "", admin, common)?;
-    print(&format!(
-        "flow {id} is spliced: new segments pass by the daemon, which delivers what it still has\n"
-    ))?;
-    Ok(ExitCode::SUCCESS)
+pub(super) fn splice(connection: &Connection, common: &Common) -> Result<ExitCode, Failure> {
+    let done = "is spliced: new segments pass by the daemon, which delivers what it still has";
+    change("splice", connection, done, common)
 }
 
-pub(super) fn unsplice(id: FlowId, admin: Option<&Path>, common: &Common) -> Result<ExitCode, Failure> {
-    request("POST", &format!("/flows/{id}/unsplice"), "", admin, common)?;
-    print(&format!(
-        "flow {id} comes back to the relay, and stays there; `longsplice splice {id}` splices it again\n"
-    ))?;
-    Ok(ExitCode::SUCCESS)
+pub(super) fn unsplice(connection: &Connection, common: &Common) -> Result<ExitCode, Failure> {
+    let again = format!("`longsplice splice {}` splices it again", connection.id);
+    let done = format!("comes back to the relay, and stays there; {again}");
+    change("unsplice", connection, &done, common)
 }
 
-pub(super) fn kill(id: FlowId, admin: Option<&Path>, common: &Common) -> Result<ExitCode, Failure> {
-    request("POST", &format!("/flows/{id}/kill"), "", admin, common)?;
-    print(&format!("flow {id} ends: both its ends are reset\n"))?;
+pub(super) fn kill(connection: &Connection, common: &Common) -> Result<ExitCode, Failure> {
+    change("kill", connection, "ends: both its ends are reset", common)
+}
+
+/// Asks for a change of a connection, and tells what was done.
+fn change(verb: &str, of: &Connection, done: &str, common: &Common) -> Result<ExitCode, Failure> {
+    let path = format!("/flows/{}/{verb}", of.id);
+    request("POST", &path, "", of.admin.as_deref(), common)?;
+    print(&format!("flow {} {done}\n", of.id))?;
     Ok(ExitCode::SUCCESS)
 }
 
 pub(super) fn reload(admin: Option<&Path>, common: &Common) -> Result<ExitCode, Failure> {
     let body = request("POST", "/reload", "", admin, common)?;
-    let strange = |e: serde_json::Error| Failure::runtime(ClientError::Strange(e.to_string()));
-    print(&show::reloaded(&serde_json::from_str(&body).map_err(strange)?))?;
+    print(&show::reloaded(&parse(&body)?))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -70,10 +69,15 @@ pub(super) fn answer<T: DeserializeOwned>(
     let text = if ask.json {
         body + "\n"
     } else {
-        show(serde_json::from_str(&body).map_err(|e| Failure::runtime(ClientError::Strange(e.to_string())))?)
+        show(parse(&body)?)
     };
     print(&text)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Reads the daemon's answer.
+fn parse<T: DeserializeOwned>(body: &str) -> Result<T, Failure> {
+    serde_json::from_str(body).map_err(|e| Failure::runtime(ClientError::Strange(e.to_string())))
 }
 
 /// Sends a request to the daemon of the instance, and returns the body of the answer.

@@ -2,7 +2,6 @@
 
 use std::{ops::RangeInclusive, path::PathBuf, process::ExitCode, sync::Arc, time::Duration};
 
-use longsplice_core::route::Table;
 use longsplice_engine::SplicerConfig;
 
 use super::{
@@ -12,8 +11,7 @@ use super::{
 use crate::{
     config::{
         self, AccelerateClass, AccelerateConfig, Config, DEFAULT_CONNECT_TIMEOUT, DEFAULT_SHUTDOWN_TIMEOUT,
-        HttpConfig, ListenerConfig, LogConfig, LogFormat, LogLevel, OnFull, OnReload, Period, Protocol,
-        rules,
+        ListenerConfig, LogConfig, LogFormat, LogLevel, Period, rules,
     },
     daemon::{self, Outcome},
     logging,
@@ -116,25 +114,14 @@ fn forward_config(args: Forward, common: &Common) -> Result<Config, String> {
             name,
             listen,
             to: args.to,
-            intercept: None,
             splice: args.splice,
             detach: args.detach,
             unsplice,
             rate_limit: args.rate_limit.unwrap_or_default(),
             idle: config::idle_policy(relay_idle, args.keepalive),
             connect_timeout,
-            max_connections: None,
-            on_full: OnFull::default(),
             congestion: args.congestion,
-            abort_on_close: false,
-            protocol: Protocol::default(),
-            upstream: None,
-            accept_proxy: Vec::new(),
-            splice_min: None,
-            on_reload: OnReload::default(),
-            tls: None,
-            http: HttpConfig::default(),
-            routes: Table::default(),
+            ..ListenerConfig::default()
         }],
         ..Config::default()
     })

@@ -11,7 +11,7 @@ use toml::Spanned;
 
 use super::{
     intercept::rule_name,
-    one_or_many::{OneOrMany, flatten, list},
+    one_or_many::{OneOrMany, list},
     period::Period,
     rules,
     settler::Settler,
@@ -245,10 +245,7 @@ impl AccelerateConfig {
 impl Settler<'_> {
     /// Checks and converts the section.
     pub(super) fn accelerate(&mut self, raw: Raw, place: Range<usize>) -> AccelerateConfig {
-        let names = |list: Spanned<OneOrMany<String>>| -> Vec<String> {
-            flatten(list).into_iter().map(Spanned::into_inner).collect()
-        };
-        let default = AccelerateConfig::between(names(raw.inside), names(raw.outside));
+        let default = AccelerateConfig::between(list(Some(raw.inside)), list(Some(raw.outside)));
         let second = Duration::from_secs(1);
         let config = AccelerateConfig {
             inside_congestion: self.congestion(raw.inside_congestion),

@@ -34,8 +34,8 @@ use super::{
 };
 use crate::address::{ListenAddr, PortRange, Target};
 
-/// A listener: its addresses, targets and policies.
-#[derive(Debug, Clone)]
+/// A listener: its addresses, targets and policies. The default is no usable one: its `connect_timeout` is 0.
+#[derive(Debug, Clone, Default)]
 pub struct ListenerConfig {
     /// Name in logs and in `status`.
     pub name: String,

@@ -4,7 +4,10 @@ use std::fmt;
 
 use serde::{
     Deserialize, Deserializer,
-    de::{self, value::StrDeserializer},
+    de::{
+        self,
+        value::{SeqAccessDeserializer, StrDeserializer},
+    },
 };
 use toml::Spanned;
 
@@ -26,12 +29,8 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for OneOrMany<T> {
             fn visit_str<E: de::Error>(self, s: &str) -> Result<Self::Value, E> {
                 T::deserialize(StrDeserializer::new(s)).map(OneOrMany::One)
             }
-            fn visit_seq<A: de::SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
-                let mut all = Vec::new();
-                while let Some(one) = seq.next_element()? {
-                    all.push(one);
-                }
-                Ok(OneOrMany::Many(all))
+            fn visit_seq<A: de::SeqAccess<'de>>(self, seq: A) -> Result<Self::Value, A::Error> {
+                Vec::deserialize(SeqAccessDeserializer::new(seq)).map(OneOrMany::Many)
             }
         }
         d.deserialize_any(Either(std::marker::PhantomData))

@@ -15,7 +15,7 @@ use toml::Spanned;
 pub(super) use check::Of;
 
 use super::{
-    one_or_many::{OneOrMany, flatten},
+    one_or_many::{OneOrMany, list},
     settler::Settler,
 };
 
@@ -116,7 +116,7 @@ impl Settler<'_> {
     ) -> Option<Spanned<Condition>> {
         let given = given?;
         let place = given.span();
-        let list: Vec<T> = flatten(given).into_iter().map(Spanned::into_inner).collect();
+        let list = list(Some(given));
         if list.is_empty() {
             let help = "any value of a list is enough, and there is none: leave the key out";
             self.complain(place, "the list is empty", help);

@@ -4,7 +4,6 @@
 //! access log's file, and at last the rules for packets. Then the listeners change their settings at once
 //! ([`Shared::switch`]).
 
-mod changes;
 mod error;
 mod files;
 mod first;
@@ -25,7 +24,7 @@ use crate::{
     config::{Config, ConfigError, ListenerConfig},
     config_status::{ConfigStatus, Listeners},
     handover::Offer,
-    listener::{Bound, Listening, Service, Settings, Shared, Socket},
+    listener::{Bound, Decided, KeptFacts, Listening, Service, Settings, Shared, Socket, ends},
     logging,
     metrics::{Endpoint, EndpointError, Place, Subject},
     rule_manager::RuleManager,
@@ -326,12 +325,13 @@ impl InForce {
 
     /// Ends the open connections that the new configuration does not permit.
     async fn end_changed(&self) -> usize {
-        let settings: Vec<_> = self.services.iter().map(|s| s.settings()).collect();
-        let next = changes::Next::new(settings.iter());
-        let (open, left) = self
-            .shared
-            .tracker
-            .end_where(End::Reload, |decided, facts| next.ends(decided, facts));
+        let settings = self.services.iter().map(|s| s.settings());
+        let next: HashMap<_, _> = settings.map(|s| (s.listener.name.clone(), s)).collect();
+        let must_end = |decided: &Decided, facts: Option<&KeptFacts>| {
+            let next = next.get(&decided.listener.name);
+            ends(decided, facts, next.map(Arc::as_ref))
+        };
+        let (open, left) = self.shared.tracker.end_where(End::Reload, must_end);
         open + self.shared.splicer.request_ends(left).await
     }
 }

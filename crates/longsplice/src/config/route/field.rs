@@ -5,7 +5,10 @@ use std::{fmt, marker::PhantomData};
 use longsplice_core::route::{Condition, Pattern, Text, Token, Want};
 use serde::{
     Deserialize, Deserializer,
-    de::{self, value::MapAccessDeserializer},
+    de::{
+        self,
+        value::{MapAccessDeserializer, SeqAccessDeserializer},
+    },
 };
 use toml::Spanned;
 
@@ -43,12 +46,8 @@ impl<'de> Deserialize<'de> for Raw {
             fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<Raw, A::Error> {
                 Test::deserialize(MapAccessDeserializer::new(map)).map(Raw::One)
             }
-            fn visit_seq<A: de::SeqAccess<'de>>(self, mut seq: A) -> Result<Raw, A::Error> {
-                let mut all = Vec::new();
-                while let Some(one) = seq.next_element()? {
-                    all.push(one);
-                }
-                Ok(Raw::Many(all))
+            fn visit_seq<A: de::SeqAccess<'de>>(self, seq: A) -> Result<Raw, A::Error> {
+                Vec::deserialize(SeqAccessDeserializer::new(seq)).map(Raw::Many)
             }
         }
         d.deserialize_any(Either(PhantomData))
