@@ -91,6 +91,6 @@ pub use services::ends::{FlowEnd, FlowEnded};
 pub use services::interfaces::can_carry_flows;
 pub use services::order::{ProgramsBefore, programs_before_instances};
 pub use services::{ports::connect_plainly, rules};
-pub use splicer::{Flows, OpenError, Splicer};
+pub use splicer::{Flows, OpenError, SourceAddress, Splicer};
 pub use tie::Tie;
 pub use transparent::{handshake, intercept, notrack};

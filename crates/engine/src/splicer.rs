@@ -27,6 +27,7 @@ mod rules_of;
 mod shutdown;
 mod watch;
 
+pub use connect::SourceAddress;
 pub use flows::Flows;
 
 /// Joins pairs of connections. Cheap to clone; all clones share one state. When the last is dropped without
@@ -172,7 +173,7 @@ impl Splicer {
     }
 
     /// Counts a connection that its handler carried to its end by itself, for a reason that rules out a pair, with so
-    /// many bytes of payload; or a pair that came back without a splice and is done, whose bytes are counted already.
+    /// many bytes of payload. Counts a pair, too, that came back without a splice and is done; its bytes are counted already.
     pub fn count_relayed(&self, reason: RelayReason, bytes: u64) {
         self.context.stats.relayed(reason);
         self.count_relayed_bytes(bytes);

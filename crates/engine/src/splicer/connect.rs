@@ -10,6 +10,7 @@ use std::{
 use longsplice_core::terms::{Agreement, Lacks};
 use longsplice_dataplane::{Dataplane, Withheld};
 use longsplice_repair::{TcpInfo, options, tcp_info};
+use serde::Deserialize;
 use tokio::{net::TcpStream, sync::watch};
 
 use super::Splicer;
@@ -26,20 +27,31 @@ use crate::{
 const LARGEST_SEGMENT: u32 = 32_767;
 
 /// Source of leg B, as the target sees it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Source {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, strum::IntoStaticStr)]
+#[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
+pub enum SourceAddress {
     /// Address of this host, and a port of this instance.
-    Own,
-    /// Address of the client, and a port of this instance.
+    #[default]
+    Forwarder,
+    /// Address of the client, which needs CAP_NET_ADMIN, and a port of this instance. The target's answers must come in over
+    /// this host, on an interface with a rule that makes them follow their connection
+    /// ([`Action::Follow`](crate::services::rules::Action::Follow)).
     Client,
-    /// Address, port and initial sequence number of the client.
+    /// Address, port and initial sequence number of the client, so that its stream has the same numbers on both legs (papers'
+    /// section III-F; docs/decisions/0016). If that port is in use toward the target, it is another one.
+    ///
+    /// The connection tracker of this host takes both legs for one connection: there must be none, or the client's socket is
+    /// one of an accelerator, whose mark the server's gets, too ([`Notrack`](crate::notrack::Notrack)).
     ClientAndPort,
 }
 
+longsplice_core::named!(pub SourceAddress);
+
 impl Splicer {
-    /// Prepares a listening socket for splicing toward `target`, if that is known: it offers clients no longer segments than
-    /// the route to the target takes, and none of the options that targets of earlier clients did not agree to (timestamps,
-    /// SACK, ECN, long segments), for the next ten minutes. Connections that are there do not change. Call it again when
+    /// Prepares a listening socket for splicing toward `target`, if that is known. It offers clients no longer segments than
+    /// the route to the target takes. For ten minutes it offers none of the options that targets of earlier clients did not
+    /// agree to (timestamps, SACK, ECN, long segments). Connections that are there do not change. Call it again when
     /// [`Splicer::watch_targets`] says so.
     ///
     /// # Errors
@@ -59,8 +71,8 @@ impl Splicer {
         self.bound_offer(listener, target.into(), lacks.max_segment, withheld)
     }
 
-    /// Prepares a listening socket whose connections are relayed unless a command splices them: it offers clients no longer
-    /// segments than the route to the target takes, if that is known, and all options again that
+    /// Prepares a listening socket whose connections are relayed unless a command splices them. It offers clients no longer
+    /// segments than the route to the target takes, if that is known. It offers all options again that
     /// [`Splicer::prepare_listener`] has withheld. Pairs whose target lacks an option cannot be spliced then.
     ///
     /// # Errors
@@ -110,11 +122,10 @@ impl Splicer {
     }
 
     /// Connects leg B from a source port that this instance owns, so that the port is not given away while a flow without
-    /// sockets has it, with an MSS (RFC 9293 section 3.7.1) that fits leg A, and with no other options of TCP than leg A
-    /// has. A pair whose leg B was connected
-    /// otherwise can be spliced, too, if the segments fit; its port is safe only while it has its socket. The socket
-    /// resets on close (`SO_LINGER` of 0) from before its SYN is sent, until a call of [`Splicer::splice`] has ended the
-    /// pair.
+    /// sockets has it. Its MSS (RFC 9293 section 3.7.1) fits leg A, and it has no other options of TCP than leg A. A pair
+    /// whose leg B was connected otherwise can be spliced, too, if the segments fit; its port is safe only while it has its
+    /// socket. The socket resets on close (`SO_LINGER` of 0) from before its SYN is sent, until a call of
+    /// [`Splicer::splice`] has ended the pair.
     ///
     /// # Errors
     /// Returns those of `connect`; `TimedOut` after `timeout`; `AddrNotAvailable` if all source ports toward the target
@@ -125,56 +136,26 @@ impl Splicer {
         client: impl AsFd,
         timeout: Duration,
     ) -> io::Result<TcpStream> {
-        self.connect_from(Source::Own, target, client.as_fd(), timeout)
+        self.connect_from(SourceAddress::Forwarder, target, client, timeout)
             .await
     }
 
-    /// Connects like [`Splicer::connect`], but from the client's own address, which needs CAP_NET_ADMIN: the target sees
-    /// the client. Its answers must come in over this host, on an interface with a rule that makes them follow their
-    /// connection ([`Action::Follow`](crate::services::rules::Action::Follow)).
+    /// Connects like [`Splicer::connect`], from this source.
     ///
     /// # Errors
-    /// Returns those of [`Splicer::connect`]; `InvalidInput` if client and target are of two families.
-    pub async fn connect_as_client(
+    /// Returns those of [`Splicer::connect`]; `InvalidInput` if the source is the client and the target is of another family.
+    pub async fn connect_from(
         &self,
+        source: SourceAddress,
         target: SocketAddr,
         client: impl AsFd,
         timeout: Duration,
     ) -> io::Result<TcpStream> {
-        self.connect_from(Source::Client, target, client.as_fd(), timeout)
-            .await
-    }
-
-    /// Connects with the client's port and its initial sequence number, too, so that the client's stream has the same
-    /// numbers on both legs (papers' section III-F; docs/decisions/0016). If that port is in use toward the target, takes
-    /// another one, like [`Splicer::connect_as_client`].
-    ///
-    /// The connection tracker of this host takes both legs for one connection: there must be none, or the client's socket is one of
-    /// an accelerator, whose mark the server's gets, too ([`Notrack`](crate::notrack::Notrack)).
-    ///
-    /// # Errors
-    /// Returns those of [`Splicer::connect_as_client`].
-    pub async fn connect_as_client_and_port(
-        &self,
-        target: SocketAddr,
-        client: impl AsFd,
-        timeout: Duration,
-    ) -> io::Result<TcpStream> {
-        self.connect_from(Source::ClientAndPort, target, client.as_fd(), timeout)
-            .await
-    }
-
-    async fn connect_from(
-        &self,
-        source: Source,
-        target: SocketAddr,
-        client: BorrowedFd<'_>,
-        timeout: Duration,
-    ) -> io::Result<TcpStream> {
+        let client = client.as_fd();
         let target = longsplice_repair::canonical(target);
         let from = match source {
-            Source::Own => None,
-            Source::Client | Source::ClientAndPort => Some(client_address(target, client)?),
+            SourceAddress::Forwarder => None,
+            SourceAddress::Client | SourceAddress::ClientAndPort => Some(client_address(target, client)?),
         };
         let context = &self.context;
         let (Some(plane), Some(ports), true) = (context.plane(), &context.ports, assess::is_global(target))
@@ -193,11 +174,11 @@ impl Splicer {
         let info = tcp_info(client).ok();
         let request = self.request(plane, client, info.as_ref()).await;
         let identical = match source {
-            Source::ClientAndPort => {
+            SourceAddress::ClientAndPort => {
                 let own = identity::connect(plane, client, target, request);
                 tokio::time::timeout(timeout, own).await?
             }
-            Source::Own | Source::Client => None,
+            SourceAddress::Forwarder | SourceAddress::Client => None,
         };
         let (server, request) = match identical {
             Some(server) => (server?, request),

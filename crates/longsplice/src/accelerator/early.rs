@@ -7,7 +7,7 @@ use std::{
 };
 
 use longsplice_engine::{
-    Keepalive, Pair, Side,
+    Keepalive, Pair, Side, SourceAddress,
     handshake::{EarlyClient, KnownServers, Opened},
 };
 use parking_lot::Mutex;
@@ -130,7 +130,7 @@ impl Accelerator {
         let began = Instant::now();
         let connected = self
             .splicer()
-            .connect_as_client_and_port(step.server, &client, TIMEOUT)
+            .connect_from(SourceAddress::ClientAndPort, step.server, &client, TIMEOUT)
             .await;
         let server = match connected {
             Ok(server) => server,

@@ -2,13 +2,14 @@
 
 use std::net::SocketAddr;
 
+pub use longsplice_engine::SourceAddress;
 use longsplice_engine::rules::{Action, MAX_TEXT, Match, Network, Ports, Rule};
 use serde::Deserialize;
 use toml::Spanned;
 
 use super::{
     guarded,
-    one_or_many::{OneOrMany, flatten, list},
+    one_or_many::{OneOrMany, list},
     rules::Complaint,
 };
 
@@ -27,28 +28,6 @@ pub struct InterceptConfig {
     pub source: SourceAddress,
     /// Interface on which the targets' answers arrive, if they are addressed to the client.
     pub answers: Option<String>,
-}
-
-/// Source address of the connection to the target of an intercepted connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, strum::IntoStaticStr)]
-#[serde(rename_all = "snake_case")]
-#[strum(serialize_all = "snake_case")]
-pub enum SourceAddress {
-    /// Address of the forwarder.
-    #[default]
-    Forwarder,
-    /// Address of the client, with another port.
-    Client,
-    /// Address of the client, with its own port if that is free, and with its initial sequence number (papers' section
-    /// III-F).
-    ClientAndPort,
-}
-
-impl SourceAddress {
-    /// Returns the name in a configuration.
-    pub fn name(self) -> &'static str {
-        self.into()
-    }
 }
 
 /// The table as written in the file.
@@ -73,10 +52,7 @@ pub(super) fn settle(raw: Raw) -> Result<InterceptConfig, Complaint> {
         help,
     };
     let settled = InterceptConfig {
-        interfaces: flatten(raw.interface)
-            .into_iter()
-            .map(Spanned::into_inner)
-            .collect(),
+        interfaces: list(Some(raw.interface)),
         from: list(raw.from),
         to: list(raw.to),
         ports: list(raw.ports),
@@ -91,7 +67,7 @@ pub(super) fn settle(raw: Raw) -> Result<InterceptConfig, Complaint> {
         (SourceAddress::Client | SourceAddress::ClientAndPort, None) => Err(complaint(
             &format!(
                 "source = {:?} needs to know where the answers come in",
-                settled.source.name()
+                settled.source.as_str()
             ),
             "add answers = \"eth1\", the interface toward the targets: their answers are addressed to the client",
         )),

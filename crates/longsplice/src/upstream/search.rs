@@ -293,14 +293,11 @@ impl<'a> Connector<'a> {
         let Connector {
             splicer,
             client,
+            source,
             timeout,
             ..
         } = *self;
-        match self.source {
-            SourceAddress::Forwarder => splicer.connect(target, client, timeout).await,
-            SourceAddress::Client => splicer.connect_as_client(target, client, timeout).await,
-            SourceAddress::ClientAndPort => splicer.connect_as_client_and_port(target, client, timeout).await,
-        }
+        splicer.connect_from(source, target, client, timeout).await
     }
 }
 

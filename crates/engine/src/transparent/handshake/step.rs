@@ -81,8 +81,7 @@ pub enum Taken {
     },
     /// The server has answered in a handshake that was passed through.
     Passed(Step),
-    /// One direction of a handshake has not come by: an answer came whose SYN did not, or a client goes on whose answer did
-    /// not.
+    /// One direction of a handshake has not come by. An answer came without its SYN, or a client goes on without an answer.
     HalfSeen {
         /// End that opens the connection.
         client: SocketAddr,
@@ -105,7 +104,7 @@ pub struct Confirmed {
 /// Holds a client that was answered in the name of its server.
 #[derive(Debug)]
 pub struct EarlyClient {
-    /// Socket toward the client; connect to the server with [`Splicer::connect_as_client_and_port`].
+    /// Socket toward the client; connect to the server with [`Splicer::connect_from`].
     pub client: TcpStream,
     /// Handshake.
     pub step: Step,
