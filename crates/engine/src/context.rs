@@ -24,7 +24,7 @@ use crate::{
 pub(crate) type WhyNot = (String, RelayReason);
 
 /// Holds the kernel half and the services.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Context {
     pub(crate) config: SplicerConfig,
     /// Kernel half; `None`: pairs are only relayed.
@@ -76,29 +76,10 @@ impl Context {
             config,
             kernel,
             why_not,
-            stats: Stats::default(),
-            trials: Stats::default(),
-            registry: Registry::default(),
-            unpaired: UnpairedLegs::default(),
-            ends: Ends::default(),
-            interfaces: Interfaces::default(),
-            xdp: FastPath::default(),
-            routes: Routes::default(),
-            targets: Targets::default(),
-            order: Order::default(),
-            pinning: Pinning::default(),
-            rules: rules::Keeper::default(),
-            maintenance: Maintenance::default(),
             ports,
-            closing: CancellationToken::new(),
-            ended: CancellationToken::new(),
-            closed: AtomicU64::new(0),
-            memory_low: AtomicBool::new(false),
-            adoption_failed: AtomicBool::new(false),
-            memory_pressed: AtomicBool::new(false),
-            has_plain_traffic: AtomicBool::new(false),
             relay_ids: AtomicU32::new(1),
             descriptors: descriptor_limit(),
+            ..Context::default()
         }
     }
 

@@ -77,24 +77,12 @@ impl Flow {
                 io::ErrorKind::Other => Refusal::for_now(RelayReason::TableFull),
                 _ => Refusal::system("cannot register a flow", &e),
             })?;
-        let flow = Flow {
-            kernel: Arc::clone(kernel),
-            slot: Some(slot),
-            legs: assessment.legs,
-            timestamps: assessment.plan.timestamps,
-            one_clock: false,
-            interfaces: assessment.interfaces(),
-            copied_base: assessment.copied_base(pump),
-            hold: kernel.held.hold(serial),
-            drained: false,
-            stood_alone: assessment.stood_alone(),
-            unnoted_since: Some(Instant::now()),
-            notices: PerSide::both(None),
-            limits: PerSide::both(None),
-            heard: None,
-            through: PerSide::both(false),
-            released: false,
-        };
+        let mut flow = Flow::attached(kernel, slot, assessment.legs);
+        flow.interfaces = assessment.interfaces();
+        flow.copied_base = assessment.copied_base(pump);
+        flow.drained = false;
+        flow.stood_alone = assessment.stood_alone();
+        flow.unnoted_since = Some(Instant::now());
         flow.note_streams(pump);
         // Until now the sockets themselves told their peers what they take.
         for side in Side::BOTH {
@@ -104,7 +92,7 @@ impl Flow {
         Ok(flow)
     }
 
-    /// Returns a detached flow that has been given a slot.
+    /// Returns the flow of a record with a slot, as it is without sockets.
     pub(crate) fn attached(kernel: &Arc<Kernel>, slot: Slot, legs: PerSide<Leg>) -> Flow {
         let serial = slot.serial();
         let timestamps = kernel.plane.leg(&slot, Side::Client).timestamps;

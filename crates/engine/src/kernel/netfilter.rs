@@ -3,15 +3,13 @@
 
 use std::io;
 
+use rtnetlink::packet_core::NLM_F_REQUEST;
+pub(crate) use rtnetlink::packet_core::{NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL};
 use rtnetlink::sys::{Socket, protocols::NETLINK_NETFILTER};
 
 use super::netlink::connect;
 
 // linux/netlink.h
-pub(crate) const NLM_F_REQUEST: u16 = 0x01;
-pub(crate) const NLM_F_ACK: u16 = 0x04;
-pub(crate) const NLM_F_EXCL: u16 = 0x200;
-pub(crate) const NLM_F_CREATE: u16 = 0x400;
 const NLMSG_ERROR: u16 = 2;
 const HEADER: usize = 16;
 

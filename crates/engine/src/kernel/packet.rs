@@ -9,6 +9,7 @@ use longsplice_core::{family::mapped, plan::timestamps_length, seq::Seq};
 use longsplice_dataplane::{Event, Leg, LegState};
 
 pub(crate) const ETHERNET: usize = 14;
+/// Length of a header without options (RFC 9293 section 3.1).
 pub(crate) const TCP_HEADER: usize = 20;
 /// Time to live, and hop limit.
 const TTL: u8 = 64;

@@ -12,7 +12,7 @@ const SHARE: usize = 16;
 const LEAST: usize = 64;
 
 /// Counts couplings and drains.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Transitions {
     coupling: AtomicUsize,
     draining: AtomicUsize,

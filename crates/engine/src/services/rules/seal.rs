@@ -1,13 +1,10 @@
 //! Completes the checksum of a packet that was taken before its device had computed it.
 
-use crate::kernel::packet;
+use crate::kernel::packet::{self, ETHERNET, TCP_HEADER};
 
-const ETHERNET: usize = 14;
 const IPV4: [u8; 2] = [0x08, 0x00];
 const IPV6: [u8; 2] = [0x86, 0xdd];
 const TCP: u8 = 6;
-/// Length of a header without options (RFC 9293 section 3.1).
-const TCP_HEADER: usize = 20;
 /// Hop-by-hop, routing and destination options (RFC 8200 section 4): the headers with a length that may stand before TCP.
 const EXTENSIONS: [u8; 3] = [0, 43, 60];
 
