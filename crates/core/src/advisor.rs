@@ -94,9 +94,8 @@ impl Thresholds {
         }
     }
 
-    /// Returns thresholds under which a pair is relayed only over a path of at least `min_rtt`, and only as long as its
-    /// relay is predicted to be faster than the splice by the factor `min_gain`, in percent (100 to 10,000). With 100 no leg is
-    /// negligible.
+    /// Returns thresholds under which a pair is relayed only over a path of at least `min_rtt`, and only for a gain: its relay is
+    /// predicted to be faster than the splice by the factor `min_gain`, in percent (100 to 10,000). With 100 no leg is negligible.
     #[must_use]
     pub fn for_gain(min_rtt: Duration, min_gain: u32) -> Thresholds {
         let gain = min_gain.clamp(100, 10_000);
@@ -172,8 +171,8 @@ const FINAL_BYTES: u64 = 1 << 20;
 /// Age from which a splice that is for good waits for no more bytes. Later, time alone tells nothing more.
 pub const FINAL_TIME: Duration = Duration::from_secs(30);
 
-/// Segments that the peer of a leg acknowledged before the leg counts as that much longer than the other one, if a splice
-/// is for good: the handshake alone may have met a queue, or a radio that slept.
+/// Segments that the peer of a leg acknowledged before the leg counts as that much longer than the other one. It holds if a
+/// splice is for good: the handshake alone may have met a queue, or a radio that slept.
 const CONFIRMING_SEGMENTS: u32 = 3;
 
 /// Longest time before the next look at a pair whose splice would be for good, apart from [`FINAL_LOOK_ROUNDS`]: a node
@@ -301,8 +300,8 @@ impl Thresholds {
         }
     }
 
-    /// Returns whether a sender fills the bottleneck on this leg and its queue, and would fill it over the whole path, too:
-    /// the splice is predicted to cost no more than the gain for which a pair is relayed.
+    /// Returns whether a sender fills the bottleneck on this leg and its queue, and would fill it over the whole path, too. The
+    /// splice is predicted to cost no more then than the gain for which a pair is relayed.
     fn fills_a_queue(&self, leg: &LegSample, path: Duration) -> bool {
         let needed = path.saturating_mul(QUEUE_ROUNDS).max(QUEUE_TIME);
         let Some(queue) = leg.standing_queue.filter(|queue| queue.time >= needed) else {
@@ -426,8 +425,8 @@ impl Direction<'_> {
     }
 }
 
-/// Returns the share of a bottleneck, in percent, that one sender uses over a path: at each loss it keeps `kept_percent` of
-/// what was in flight, the round trip's and the queue's worth, and grows evenly until the next one.
+/// Returns the share of a bottleneck, in percent, that one sender uses over a path. At each loss it keeps `kept_percent` of
+/// what was in flight, the round trip's and the queue's worth. It grows evenly until the next one.
 fn utilisation(path: Duration, queue: Duration, kept_percent: u64) -> u64 {
     let micros = |time: Duration| time.as_micros().min(u128::from(u64::MAX)) as f64;
     let most = 1.0 + micros(queue) / micros(path).max(1.0);

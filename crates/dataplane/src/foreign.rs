@@ -46,13 +46,13 @@ pub(crate) struct Foreign {
 /// Present state of an element.
 #[derive(Debug)]
 pub(crate) enum Element {
-    /// It has no flow.
+    /// Element without a flow.
     Vacant,
-    /// Its flow ended with the sockets of its process, or is there by half: the process died on the way.
+    /// Flow that ended with the sockets of its process, or is there by half: the process died on the way.
     Lost,
-    /// It has a spliced flow, or legs that stand alone, in our layout; without slots.
+    /// Spliced flow, or legs that stand alone, in our layout; without slots.
     Flow(Box<ls_flow>),
-    /// It has a flow that this version cannot serve; the numbers that it can read.
+    /// Flow that this version cannot serve; the numbers that it can read.
     Unknown(Box<ls_flow>),
 }
 

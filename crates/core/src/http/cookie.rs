@@ -10,8 +10,8 @@ pub(super) fn cookies<'f, 'b: 'f>(fields: &'f Fields<'b>) -> impl Iterator<Item 
     fields.known(Known::Cookie).flat_map(in_line)
 }
 
-/// Returns the cookies of one field, read as browsers write them (RFC 6265 section 4.2.1) and leniently: blanks around
-/// names and values are removed, a value may have any bytes and keeps its quotes, a piece without an equals sign is a
+/// Returns the cookies of one field, read as browsers write them (RFC 6265 section 4.2.1) and leniently. Blanks around
+/// names and values are removed. A value may have any bytes, and keeps its quotes. A piece without an equals sign is a
 /// value without a name.
 pub(crate) fn in_line(value: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     value.split(|b| *b == b';').filter_map(|pair| {

@@ -184,8 +184,8 @@ impl Pair {
     }
 
     /// Sets the number of bytes, relayed in both directions together, from which on [`SplicePolicy::Auto`] considers a
-    /// splice of a pair whose length is unknown: as much as a splice costs, so that a pair that ends right afterwards has
-    /// cost twice what it should at most. It considers one after 100 ms, too. Without this call it is 256 KiB.
+    /// splice of a pair whose length is unknown. It considers one after 100 ms, too. Let relaying so many bytes cost as much
+    /// as a splice: a pair that ends right afterwards has cost twice what it should at most. Without this call it is 256 KiB.
     #[must_use]
     pub fn with_splice_min(self, bytes: u64) -> Pair {
         Pair {

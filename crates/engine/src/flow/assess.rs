@@ -108,9 +108,9 @@ fn peer_max_segment(leg: Leg, info: &TcpInfo, inspection: &Inspection) -> u32 {
     inspection.mss_clamp.min(fits)
 }
 
-/// Returns the longest segment that may be sent to the peer of a socket that connected with a limit of its MSS: the limit is
-/// for what the peer sends, and the socket takes it for the other direction, too, even for a peer that offers no MSS. `None`
-/// if it had no limit.
+/// Returns the longest segment that may be sent to the peer of a socket that connected with a limit of its MSS; `None` if it
+/// had no limit. The limit is for what the peer sends. The socket takes it for the other direction, too, even for a peer that
+/// offers no MSS.
 pub(crate) fn unlimited_segment(plane: &Dataplane, socket: impl AsFd, info: &TcpInfo) -> Option<u32> {
     let mss = plane.peer_mss(&socket)?;
     Some(mss.min(path_segment(info, peer(&socket).ok()?.ip())))

@@ -131,8 +131,8 @@ fn computed() -> Duration {
     Duration::new(t.tv_sec.unsigned_abs(), t.tv_nsec as u32)
 }
 
-/// Returns true if the programs are needed without a process: by a flow, also one whose sockets reset its ends in a moment,
-/// or by a socket that delivers its last bytes in numbers of its own. If that cannot be found out, they are.
+/// Returns true if the programs are needed without a process, or that cannot be found out. A flow needs them, even if its
+/// sockets reset its ends in a moment. A socket needs them that delivers its last bytes in numbers of its own.
 pub(crate) fn is_in_use(plane: &Dataplane) -> bool {
     let mut has_flow = false;
     let scanned = plane.scan_flows(|directions| has_flow |= directions.iter().any(Option::is_some));

@@ -117,8 +117,9 @@ impl Gate {
         *self.not_before.insert(now + again)
     }
 
-    /// Waits as long as the advisor said, the least of `waits`; twice as long as the last time, up to the longest of them, if
-    /// nothing has passed since: a look costs some system calls, and thousands of pairs may rest. The first byte ends such a wait.
+    /// Waits as long as the advisor said, the least of `waits`. If nothing has passed since the last time, waits twice as long as
+    /// then, up to the longest of them: a look costs some system calls, and thousands of pairs may rest. The first byte ends such
+    /// a wait.
     /// `activity` is a sum of what both sockets count, `bytes` the relayed bytes that [`Gate::due`] is asked with.
     pub(crate) fn rest(
         &mut self,

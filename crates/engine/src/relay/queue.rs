@@ -25,8 +25,8 @@ const LARGEST: u64 = 16 << 20;
 /// Part of a receive buffer that remains after one look, in percent, while it is made smaller.
 const SHRINK_PERCENT: u64 = 80;
 
-/// Round trips for which the window of a leg that repairs losses has to last: one for the bytes on their way, one for those that
-/// wait behind a gap, and one more where the repair was lost, too.
+/// Round trips for which the window of a leg that repairs losses has to last. One is for the bytes on their way, one for those
+/// that wait behind a gap, and one for a repair that was lost, too.
 const ROUND_TRIPS_OF_REPAIRS: u32 = 3;
 
 /// Round trips of a leg for which its queue may last while BBR starts up there. Its rate may double within one, and its startup

@@ -47,7 +47,7 @@ pub(crate) struct Links {
     by_index: HashMap<u32, Link>,
     /// Further ones, whose packets are not as the programs expect.
     others: HashSet<u32>,
-    /// Those of them that are up, are no ports, and that a route leads to; and the carriers of macvlans among them.
+    /// Present interfaces that are up, are no ports, and have a route; and the carriers of macvlans among them.
     routed: Vec<u32>,
 }
 

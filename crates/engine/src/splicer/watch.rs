@@ -18,8 +18,8 @@ use crate::{
 /// Changes come in bursts; one look at the end of a burst is enough.
 const CALM: Duration = Duration::from_millis(50);
 
-/// Rest after the kernel was asked, as a multiple of the time that its answers took, and the longest: where routes change all the
-/// time, or interfaces are many, looks take a tenth of a processor at most.
+/// Rest after the kernel was asked, as a multiple of the time that its answers took, and the longest. Looks take a tenth of a
+/// processor at most, where routes change all the time or interfaces are many.
 const REST: u32 = 10;
 const LONGEST_REST: Duration = Duration::from_secs(5);
 

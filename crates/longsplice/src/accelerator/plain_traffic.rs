@@ -24,7 +24,7 @@ struct Packets {
     taken_over: u64,
     /// Packets that pass: of released connections, and of those that were never taken over.
     plain: u64,
-    /// Those of them that are for this host, since its rules were set.
+    /// Packets that pass and are for this host, since its rules were set.
     own: u64,
 }
 

@@ -43,7 +43,7 @@ pub(super) struct Carried {
 enum Room {
     Unasked,
     Asked,
-    /// It could not be released at this time.
+    /// Refusal to release it, at this time.
     Refused(Instant),
 }
 
