@@ -17,7 +17,7 @@ use super::{
     period::Period,
     rules,
     settler::Settler,
-    upstream::{self, UpstreamConfig},
+    upstream::{self, Targets, UpstreamConfig},
 };
 use crate::{address::PortRange, instance::InstanceName};
 
@@ -252,6 +252,19 @@ pub(super) fn settle(file: File, source: &Source<'_>) -> Result<Config, Vec<Diag
 }
 
 impl Settler<'_> {
+    /// Checks that no upstream of a listener has that listener as a server.
+    fn loops(&mut self, listeners: &[ListenerConfig], all: &[Targets]) {
+        for listener in listeners {
+            let servers = all.iter().filter(|of| listener.leads_to(&of.upstream));
+            for server in servers.flat_map(|of| &of.servers) {
+                let itself = |at: &std::net::SocketAddr| rules::connects_to_itself(*at, server.get_ref());
+                if let Some(loops) = listener.listen.iter().find_map(itself) {
+                    self.complain(server.span(), loops, "name the server that is to be reached");
+                }
+            }
+        }
+    }
+
     fn splicer(&mut self, file: &File) -> SplicerConfig {
         let default = SplicerConfig::default();
         let max_flows = self.count("max_flows", file.max_flows.as_ref(), default.max_flows, 1 << 26);

@@ -5,7 +5,7 @@ mod health;
 mod place;
 mod servers;
 
-use std::{net::SocketAddr, ops::Range, time::Duration};
+use std::{ops::Range, time::Duration};
 
 use longsplice_core::{health::PassiveRules, proxy_protocol::Version};
 use serde::Deserialize;
@@ -20,10 +20,9 @@ use servers::RawServer;
 pub use servers::ServerConfig;
 
 use super::{
-    listeners::ListenerConfig,
     one_or_many::{OneOrMany, flatten},
     period::Period,
-    rules::{connects_to_itself, is_token},
+    rules::is_token,
     settler::Settler,
 };
 use crate::address::Target;
@@ -94,8 +93,8 @@ pub(super) struct Raw {
 
 /// Servers of an upstream that are written as targets, each with its position.
 pub(super) struct Targets {
-    upstream: String,
-    servers: Vec<Spanned<Target>>,
+    pub(super) upstream: String,
+    pub(super) servers: Vec<Spanned<Target>>,
 }
 
 impl Raw {
@@ -183,19 +182,6 @@ impl Settler<'_> {
             all.push(upstream);
         }
         all
-    }
-
-    /// Checks that no upstream of a listener has that listener as a server.
-    pub(super) fn loops(&mut self, listeners: &[ListenerConfig], all: &[Targets]) {
-        for listener in listeners {
-            let servers = all.iter().filter(|of| listener.leads_to(&of.upstream));
-            for server in servers.flat_map(|of| &of.servers) {
-                let itself = |at: &SocketAddr| connects_to_itself(*at, server.get_ref());
-                if let Some(loops) = listener.listen.iter().find_map(itself) {
-                    self.complain(server.span(), loops, "name the server that is to be reached");
-                }
-            }
-        }
     }
 
     fn upstream(&mut self, raw: Raw, place: Range<usize>) -> UpstreamConfig {
