@@ -88,13 +88,24 @@ fn spliced_flows_are_ended_where_that_is_the_policy() {
     assert_eq!(bed.daemon.join(), Some(0));
     assert!(!bed.daemon.pins().exists());
     for pair in &mut pairs {
-        // An end that sends gets a reset.
-        pair.client.send(1);
-        pair.server.send(1);
+        // Neither end has sent anything since.
         pair.client.expect_reset(RESET_SOON);
         pair.server.expect_reset(RESET_SOON);
     }
     assert_eq!(loopback_forwarding(&bed), ["0", "0"], "as it was before");
+}
+
+/// A flow takes a slot for the sockets that reset its ends.
+#[test]
+fn more_spliced_flows_than_slots_are_ended() {
+    let mut bed = bed("term-slots", |c| c.set("shutdown = \"end\"\nmax_dormant = 2"));
+    let mut pairs: Vec<Pair> = (0..7).map(|_| connect(&bed, 8080, "detached")).collect();
+    bed.daemon.terminate();
+    assert_eq!(bed.daemon.join(), Some(0));
+    for pair in &mut pairs {
+        pair.client.expect_reset(RESET_SOON);
+        pair.server.expect_reset(RESET_SOON);
+    }
 }
 
 /// A start that fails has served nothing: it is no end of its instance.
@@ -143,9 +154,6 @@ fn a_second_signal_ends_the_wait_and_follows_the_policy() {
                 pair.exchange(BYTES);
                 continue;
             }
-            // An end that sends gets a reset.
-            pair.client.send(1);
-            pair.server.send(1);
             pair.client.expect_reset(RESET_SOON);
             pair.server.expect_reset(RESET_SOON);
         }

@@ -1,9 +1,6 @@
 //! Takes back flows that no task waits for: by command, or because a trap of a predecessor was met.
 
-use std::{
-    collections::{HashMap, HashSet},
-    sync::Arc,
-};
+use std::{collections::HashMap, sync::Arc};
 
 use longsplice_core::{
     idle::{IdlePolicy, Keepalive},
@@ -43,15 +40,18 @@ pub(crate) async fn find(context: &Arc<Context>, id: FlowId) -> Result<PerSide<L
     }
 }
 
-/// Returns the legs of those of these flows that are detached, in one walk over all records.
-pub(crate) async fn find_all(context: &Arc<Context>, ids: HashSet<FlowId>) -> HashMap<FlowId, PerSide<Leg>> {
+/// Returns the legs of the detached flows that are `wanted`, in one walk over all records.
+pub(crate) async fn find_all(
+    context: &Arc<Context>,
+    wanted: impl Fn(FlowId) -> bool + Send + 'static,
+) -> HashMap<FlowId, PerSide<Leg>> {
     let found = context.run_blocking(move |_, kernel| {
         let mut found = HashMap::new();
         let scanned = kernel.plane.scan_flows(|directions| {
             if let Some((a, b)) = directions.complete()
                 && a.slot.is_none()
                 && b.slot.is_none()
-                && ids.contains(&FlowId(a.serial))
+                && wanted(FlowId(a.serial))
             {
                 found.insert(FlowId(a.serial), PerSide::new(a.leg, b.leg));
             }
@@ -102,11 +102,8 @@ pub(crate) async fn end(context: &Arc<Context>, id: FlowId) -> Result<(), Reques
 /// Ends a detached flow with these legs, as [`end`] does.
 pub(crate) fn end_at(context: &Arc<Context>, id: FlowId, legs: PerSide<Leg>) -> Result<(), RequestError> {
     let records = context.plane().map(|plane| plane.both_directions(legs.client));
-    match awake(context, id, legs, Trap::Admin) {
-        Ok(back) => {
-            context.unpaired.let_go(id.0);
-            drop(back);
-        }
+    match reset_at(context, id, legs) {
+        Ok(()) => {}
         Err(RequestError::CannotReturn(_, error)) => {
             tracing::debug!(flow = %id, error, "it ends without a word to its ends");
             if let Some(plane) = context.plane() {
@@ -120,6 +117,14 @@ pub(crate) fn end_at(context: &Arc<Context>, id: FlowId, legs: PerSide<Leg>) -> 
         Some((a, b)) => context.ends.ended(FlowEnd::Admin, PerSide::new(&a, &b)),
         _ => context.ends.not_left(id.0),
     }
+    Ok(())
+}
+
+/// Resets both ends of a detached flow with these legs: its sockets come back, and are closed. Its end is not reported.
+pub(crate) fn reset_at(context: &Arc<Context>, id: FlowId, legs: PerSide<Leg>) -> Result<(), RequestError> {
+    let back = awake(context, id, legs, Trap::Admin)?;
+    context.unpaired.let_go(id.0);
+    drop(back);
     Ok(())
 }
 

@@ -114,7 +114,9 @@ impl Splicer {
         if left.is_empty() {
             return ended;
         }
-        for (id, legs) in orphans::find_all(&self.context, left.clone()).await {
+        let wanted = left.clone();
+        let found = orphans::find_all(&self.context, move |id| wanted.contains(&id)).await;
+        for (id, legs) in found {
             left.remove(&id);
             match orphans::end_at(&self.context, id, legs) {
                 Ok(()) => ended += 1,
