@@ -19,6 +19,9 @@ const LIFETIME: Duration = Duration::from_secs(1);
 /// Maximum number of remembered targets; an interceptor has any number.
 const MOST: usize = 1024;
 
+/// Interval between two searches for old answers among so many.
+const SEARCH: Duration = Duration::from_millis(100);
+
 /// Route to a target, as the kernel routes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Way {
@@ -31,13 +34,34 @@ pub(crate) struct Way {
 /// Holds the remembered routes.
 #[derive(Debug, Default)]
 pub(crate) struct Routes {
-    known: Mutex<HashMap<SocketAddr, (Instant, Way)>>,
+    known: Mutex<Known>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    ways: HashMap<SocketAddr, (Instant, Way)>,
+    /// Time of the last search for old answers.
+    searched: Option<Instant>,
+}
+
+impl Known {
+    /// Remembers an answer, if there is room for it or old ones make room.
+    fn insert(&mut self, target: SocketAddr, asked: Instant, way: Way) {
+        let is_due = self.searched.is_none_or(|at| at.elapsed() >= SEARCH);
+        if self.ways.len() >= MOST && is_due {
+            self.searched = Some(Instant::now());
+            self.ways.retain(|_, (asked, _)| asked.elapsed() < LIFETIME);
+        }
+        if self.ways.len() < MOST {
+            self.ways.insert(target, (asked, way));
+        }
+    }
 }
 
 impl Routes {
     /// Returns the route to `target`, no older than a second, and than the last change that was notified.
     pub(crate) fn way(&self, target: SocketAddr) -> io::Result<Way> {
-        let known = self.known.lock().get(&target).copied();
+        let known = self.known.lock().ways.get(&target).copied();
         match known {
             Some((asked, way)) if asked.elapsed() < LIFETIME => Ok(way),
             _ => self.ask(target),
@@ -49,24 +73,18 @@ impl Routes {
         // Take the time before the answer: a later change voids the entry, a change during the question makes it old.
         let asked = Instant::now();
         let way = ask(target)?;
-        let mut known = self.known.lock();
-        if known.len() >= MOST {
-            known.retain(|_, (asked, _)| asked.elapsed() < LIFETIME);
-        }
-        if known.len() < MOST {
-            known.insert(target, (asked, way));
-        }
+        self.known.lock().insert(target, asked, way);
         Ok(way)
     }
 
     #[cfg(test)]
     pub(crate) fn remember(&self, target: SocketAddr, way: Way) {
-        self.known.lock().insert(target, (Instant::now(), way));
+        self.known.lock().ways.insert(target, (Instant::now(), way));
     }
 
     /// Forgets all routes, after a change of routes, addresses, interfaces or rules.
     pub(crate) fn forget(&self) {
-        self.known.lock().clear();
+        self.known.lock().ways.clear();
     }
 }
 
@@ -99,7 +117,7 @@ mod tests {
         let v4 = routes.way(target(1)).unwrap();
         assert_eq!(v4.source, IpAddr::from([127, 0, 0, 1]));
         assert!(v4.max_segment.is_some_and(|n| n > 32_767), "{v4:?}");
-        assert_eq!(routes.known.lock().len(), 1);
+        assert_eq!(routes.known.lock().ways.len(), 1);
     }
 
     #[test]
@@ -112,7 +130,7 @@ mod tests {
         };
         let put = |age| {
             let asked = Instant::now().checked_sub(age).unwrap();
-            routes.known.lock().insert(target(1), (asked, other));
+            routes.known.lock().ways.insert(target(1), (asked, other));
         };
         put(LIFETIME / 10);
         assert_eq!(routes.way(target(1)).unwrap(), other);
@@ -130,18 +148,27 @@ mod tests {
         let way = routes.way(target(1)).unwrap();
         let now = Instant::now();
         let many = (1..=MOST as u16).map(|port| (([127, 0, 0, 2], port).into(), (now, way)));
-        routes.known.lock().extend(many);
-        let before = routes.known.lock().len();
+        routes.known.lock().ways.extend(many);
+        let before = routes.known.lock().ways.len();
         routes.way(target(3)).unwrap();
-        assert_eq!(routes.known.lock().len(), before);
+        assert_eq!(routes.known.lock().ways.len(), before);
         // Old entries make room.
         let old = now.checked_sub(LIFETIME).unwrap();
         routes
             .known
             .lock()
+            .ways
             .values_mut()
             .for_each(|(asked, _)| *asked = old);
+        routes.known.lock().searched = Some(Instant::now() + SEARCH);
         routes.way(target(3)).unwrap();
-        assert_eq!(routes.known.lock().len(), 1);
+        assert_eq!(
+            routes.known.lock().ways.len(),
+            before,
+            "it was searched a moment ago"
+        );
+        routes.known.lock().searched = now.checked_sub(SEARCH);
+        routes.way(target(3)).unwrap();
+        assert_eq!(routes.known.lock().ways.len(), 1);
     }
 }
