@@ -60,7 +60,7 @@ impl Exhaustion {
 pub(super) struct Search<'a> {
     of: &'a Exhaustion,
     tried: usize,
-    /// Held by a long search.
+    /// Held by a long search, between two stretches or until it tries to connect.
     turn: Option<MutexGuard<'a, ()>>,
 }
 
@@ -75,11 +75,16 @@ impl Search<'_> {
         if tried > 0 {
             yield_now().await;
         }
-        if tried == LONG {
+        if tried >= LONG && self.turn.is_none() {
             self.turn = Some(self.of.long.lock().await);
         }
-        // The one before may have tried all of them.
-        self.turn.is_some() && tried > LONG || !self.of.is_noted(source, target)
+        // Another search may have tried all of them meanwhile.
+        !self.of.is_noted(source, target)
+    }
+
+    /// Lets another long search go on, while a connection comes up.
+    pub(super) fn pause(&mut self) {
+        self.turn = None;
     }
 
     /// Notes that all ports were tried in vain.

@@ -115,6 +115,7 @@ impl SourcePorts {
                 continue;
             }
             let said = by.say_less(request);
+            search.pause();
             let done = connect_from(Origin::new(local, from.is_some()), target, said).await;
             let refused = done.as_ref().is_err_and(is_refused);
             if refused {
