@@ -12,7 +12,7 @@ use longsplice_engine::{
     FlowState, Pair as Near, Returned, Side, Until,
     policy::{DetachPolicy, SplicePolicy},
 };
-use longsplice_lab::{Line, Namespace};
+use longsplice_lab::Namespace;
 use longsplice_tests::{
     Bed, Pair, Policy, SOON, eventually, ip,
     library::{Call, Depth, Desk},
@@ -129,20 +129,19 @@ fn a_segment_that_comes_late_to_its_socket_is_counted() {
             });
             further_link(&bed.net, &bed.net.client, ["f2", "c2"], 3);
             let (mut pair, _) = waiting(&bed);
-            let [around, back] = ["replace", "del"].map(|verb| {
+            let way_around = |verb| {
                 let route = format!("route {verb} 198.18.1.2/32 via 198.18.3.2 dev c2");
-                move |net: &Line| drop(ip(&net.client, &route))
-            });
-            around(&bed.net);
-            match ends {
-                true => pair.client.finish(),
-                false => pair.client.send(FEW),
+                ip(&bed.net.client, &route);
+            };
+            way_around("replace");
+            if ends {
+                pair.client.finish();
+                pair.server.expect_end();
+            } else {
+                pair.client.send(FEW);
+                pair.server.receive(FEW);
             }
-            match ends {
-                true => pair.server.expect_end(),
-                false => pair.server.receive(FEW),
-            }
-            back(&bed.net);
+            way_around("del");
             nft(&bed.net.client, LOSE_NOTHING);
             pair.client.receive(LOST);
             bed.daemon.wait_state(pair.client_port(), &[state]);

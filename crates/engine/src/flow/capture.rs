@@ -120,9 +120,9 @@ impl Collection {
     }
 }
 
-/// Returns true if a reset was forwarded, of which the sockets know nothing, or a FIN. That is acknowledged together with the bytes before it. A socket that was given
-/// those bytes and has not sent the FIN itself would refuse that acknowledgement for ever, so such a pair is left to the
-/// ends.
+/// Returns true if a FIN or a reset was forwarded: such a pair is left to its ends. A FIN is acknowledged together with the
+/// bytes before it. A socket that was given those bytes and has not sent the FIN itself would refuse that acknowledgement
+/// for ever. The sockets know nothing of a reset.
 fn has_ended(flow: &Flow) -> bool {
     Side::BOTH.iter().any(|&side| {
         let x = flow.leg(side);

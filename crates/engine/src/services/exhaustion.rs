@@ -12,7 +12,7 @@ use tokio::{sync::MutexGuard, task::yield_now, time::Instant};
 /// Number of ports that a search tries before other tasks have a turn: about a millisecond at most.
 const STRETCH: usize = 32;
 
-/// Number of ports after which a search is long: seven of eight ports are in use then, almost surely.
+/// Number of ports after which a search is long: more than seven of eight ports are in use then, almost surely.
 const LONG: usize = 2 * STRETCH;
 
 /// Time for which a search that found no port counts.

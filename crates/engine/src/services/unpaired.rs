@@ -37,8 +37,8 @@ const LAST_LOOK: Duration = Duration::from_millis(5);
 struct Awake {
     flow: Flow,
     since: Instant,
-    /// Time of the last look for the sockets.
-    looked: Instant,
+    /// Time of the next look for the sockets, once they are held no longer.
+    looks_at: Instant,
     /// Duplicates that keep the sockets open until the bytes that bypassed them are acknowledged: the peers still need
     /// their answers.
     sockets: Vec<OwnedFd>,
@@ -54,10 +54,10 @@ impl Awake {
 
     /// Looks for its sockets now and then, once they are held no longer. Returns true if both are closed.
     fn is_abandoned(&mut self, now: Instant) -> bool {
-        if now < self.looked + LOOK {
+        if now < self.looks_at {
             return false;
         }
-        self.looked = now;
+        self.looks_at = now + LOOK;
         let plane = self.flow.plane();
         let is_gone = |leg: Leg| {
             plane
@@ -177,7 +177,7 @@ impl UnpairedLegs {
             Awake {
                 flow,
                 since: now,
-                looked: now + HOLD,
+                looks_at: now + HOLD + LOOK,
                 sockets: held,
                 given_up: None,
             },

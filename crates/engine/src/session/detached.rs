@@ -108,10 +108,10 @@ impl<'a> Detached<'a> {
             if over {
                 return Ok(State::over(self.over(&directions)));
             }
-            if self.session.active == now {
-                look.begin_again();
-            }
-            let next = [Some(look.next(now)), self.session.traps.next()];
+            let next = [
+                Some(look.next_after(self.session.active, now)),
+                self.session.traps.next(),
+            ];
             let mut next = next.into_iter().flatten().min().unwrap_or(now);
             if self.session.fired(now).is_some() || self.hold.queue.is_waiting() {
                 let error = match self.come_back().await {

@@ -164,10 +164,11 @@ impl<'a> Dormant<'a> {
             if due || ended || mode != Mode::Final || session.context.under_pressure() {
                 return detached::leave(session, flow, None);
             }
-            if session.active == now {
-                look.begin_again();
-            }
-            let next = [Some(look.next(now)), until, session.traps.next()];
+            let next = [
+                Some(look.next_after(session.active, now)),
+                until,
+                session.traps.next(),
+            ];
             let next = next.into_iter().flatten().min().unwrap_or(now);
             let next = again.map_or(next, |wait| now + wait);
             tokio::select! {

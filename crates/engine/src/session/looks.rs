@@ -91,16 +91,20 @@ impl Look {
         Look::new(LOOK, LONGEST_LOOK)
     }
 
-    /// Begins again with the shortest wait: something has passed.
-    pub(super) fn begin_again(&mut self) {
-        self.after = self.first;
-    }
-
     /// Returns the time of the next look.
     pub(super) fn next(&mut self, now: Instant) -> Instant {
         let after = self.after;
         self.after = (2 * after).min(self.longest);
         now + after
+    }
+
+    /// Returns the time of the next look at a pair on which something passed at `active`: if that is now, after the shortest
+    /// wait.
+    pub(super) fn next_after(&mut self, active: Instant, now: Instant) -> Instant {
+        if active == now {
+            self.after = self.first;
+        }
+        self.next(now)
     }
 }
 
@@ -166,9 +170,8 @@ mod tests {
         assert!((60..=121).contains(&idle), "{idle}");
         let now = Instant::now();
         for _ in 0..3 {
-            look.begin_again();
             assert_eq!(
-                look.next(now),
+                look.next_after(now, now),
                 now + LOOK,
                 "it is looked at often while bytes pass"
             );

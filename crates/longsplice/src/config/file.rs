@@ -257,10 +257,7 @@ impl Settler<'_> {
         for listener in listeners {
             let servers = all.iter().filter(|of| listener.leads_to(&of.upstream));
             for server in servers.flat_map(|of| &of.servers) {
-                let itself = |at: &std::net::SocketAddr| rules::connects_to_itself(*at, server.get_ref());
-                if let Some(loops) = listener.listen.iter().find_map(itself) {
-                    self.complain(server.span(), loops, "name the server that is to be reached");
-                }
+                self.refuse_itself(&listener.listen, server);
             }
         }
     }

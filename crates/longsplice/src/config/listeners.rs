@@ -385,11 +385,17 @@ impl Settler<'_> {
                 self.complain(address.span(), clash, "keep listeners out of source_ports");
             }
             for to in to {
-                if let Some(loops) = rules::connects_to_itself(addr, to.get_ref()) {
-                    self.complain(to.span(), loops, "name the server that is to be reached");
-                }
+                self.refuse_itself(&[addr], to);
             }
             taken.push(addr);
+        }
+    }
+
+    /// Complains of a target that is the listener itself, at one of these addresses.
+    pub(super) fn refuse_itself(&mut self, listen: &[SocketAddr], to: &Spanned<Target>) {
+        let mut listen = listen.iter();
+        if let Some(loops) = listen.find_map(|at| rules::connects_to_itself(*at, to.get_ref())) {
+            self.complain(to.span(), loops, "name the server that is to be reached");
         }
     }
 }

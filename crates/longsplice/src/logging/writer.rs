@@ -86,17 +86,22 @@ mod tests {
         (reader, writer, bytes)
     }
 
+    /// Writes another line, and returns all that is in the pipe then.
+    fn with_another_line(mut reader: PipeReader, mut writer: PipeWriter, cut: &AtomicBool) -> String {
+        assert!(write_line(&mut writer, b"line\n", cut).unwrap());
+        drop(writer);
+        let mut rest = String::new();
+        reader.read_to_string(&mut rest).unwrap();
+        rest
+    }
+
     #[test]
     fn a_line_that_a_full_pipe_does_not_take_is_left_out() {
         let (mut reader, mut writer, bytes) = full();
         let cut = AtomicBool::new(false);
         assert!(!write_line(&mut writer, b"lost\n", &cut).unwrap());
         reader.read_exact(&mut vec![0; bytes]).unwrap();
-        assert!(write_line(&mut writer, b"line\n", &cut).unwrap());
-        drop(writer);
-        let mut rest = String::new();
-        reader.read_to_string(&mut rest).unwrap();
-        assert_eq!(rest, "line\n");
+        assert_eq!(with_another_line(reader, writer, &cut), "line\n");
     }
 
     #[test]
@@ -107,10 +112,6 @@ mod tests {
         let long = [b'y'; 2 * PIECE];
         assert!(!write_line(&mut writer, &long, &cut).unwrap(), "a piece fits");
         reader.read_exact(&mut vec![0; bytes]).unwrap();
-        assert!(write_line(&mut writer, b"line\n", &cut).unwrap());
-        drop(writer);
-        let mut rest = String::new();
-        reader.read_to_string(&mut rest).unwrap();
-        assert_eq!(rest, "\nline\n");
+        assert_eq!(with_another_line(reader, writer, &cut), "\nline\n");
     }
 }

@@ -125,7 +125,7 @@ fn check_points_at_the_place() {
     assert!(err.contains(":3:6: "), "{err}");
 }
 
-/// What it takes for good can be opened by the daemon, and is not there afterwards.
+/// The daemon can open each path that is good. `check` itself creates no file.
 #[test]
 fn check_looks_where_the_access_log_is_to_be() {
     let dir = tempfile::tempdir().unwrap();

@@ -147,7 +147,7 @@ fn an_address_that_the_metrics_have_is_explained() {
         assert!(says.iter().all(|says| said.contains(says)), "{said}");
         assert_eq!(bed.daemon.status().config_generation.number, 2);
     }
-    // What it recommends works.
+    // The remedies of these messages work.
     for next in [&none, &metrics(all), &none, &listener] {
         bed.daemon.change(next).unwrap();
     }

@@ -92,7 +92,7 @@ async fn a_connection_that_was_told_to_end_ends_when_it_is_detached() {
     assert!(flow.end().await.reset);
 }
 
-/// What the connection carries behind a flow that came back, such as its next request, has nothing to do with the flow.
+/// The handler goes on with another request, say, which has nothing to do with the flow that came back.
 #[tokio::test]
 async fn a_flow_that_came_back_has_no_end() {
     let (service, open) = connection();
