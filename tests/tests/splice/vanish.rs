@@ -56,6 +56,29 @@ fn what_says_something_in_time_is_kept_and_what_does_not_is_ended() {
     assert!(last.elapsed() >= Duration::from_secs(2), "{:?}", last.elapsed());
 }
 
+/// A socket takes more bytes only when much of its queue is acknowledged. A slow reader needs longer than the limit for that.
+#[test]
+fn a_slow_reader_is_not_idle() {
+    const LIMIT: Duration = Duration::from_secs(2);
+    let bed = Bed::with("van-slow", Default::default(), Policy::ON_DEMAND, |c| {
+        c.with("relay_idle_timeout = \"2s\"")
+    });
+    bed.net
+        .client
+        .sysctl("net.ipv4.tcp_rmem", "4096 16384 16384")
+        .unwrap();
+    let mut pair = bed.connect();
+    pair.server.send(128 << 10);
+    let (begin, mut last) = (Instant::now(), Instant::now());
+    // This test is about time itself. On a busy machine the next read may be too late already.
+    while begin.elapsed() < 3 * LIMIT && last.elapsed() < LIMIT / 2 {
+        last = Instant::now();
+        pair.client.split().1.receive_slowly(4 << 10, Some(8 << 10));
+    }
+    pair.client.receive((128 << 10) - pair.client.received());
+    pair.exchange(1_000);
+}
+
 /// A trap was met that a dead daemon had set: the next one relays the connection, and no listener's limits are known.
 #[test]
 fn what_the_next_daemon_relays_is_ended_when_nothing_passes() {

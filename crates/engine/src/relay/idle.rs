@@ -1,9 +1,10 @@
 //! Limits how long a relay may be idle, and probes its ends meanwhile.
 
-use std::{future::poll_fn, io, os::fd::AsFd, pin::Pin, task::Poll, time::Duration};
+use std::{future::poll_fn, io, mem, os::fd::AsFd, pin::Pin, task::Poll, time::Duration};
 
 use longsplice_core::idle::{IdlePolicy, Keepalive};
 use longsplice_dataplane::PerSide;
+use longsplice_repair::unacknowledged;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::{
     net::TcpStream,
@@ -31,6 +32,8 @@ pub(crate) struct Idleness {
     policy: IdlePolicy,
     /// Time of the last activity.
     last: Instant,
+    /// Bytes that the ends had not acknowledged when the limit was last reached.
+    queued: PerSide<u32>,
     /// True if keep-alive is on, or is not wanted.
     probes: bool,
     /// True while a relay is under way.
@@ -44,6 +47,7 @@ impl Idleness {
         Idleness {
             policy,
             last: now,
+            queued: PerSide::default(),
             probes: policy.keepalive.is_none(),
             counts: false,
             sleep: None,
@@ -73,6 +77,9 @@ impl Idleness {
     }
 
     /// Switches keep-alive on when it is due. Returns true if the relay has been idle for too long.
+    ///
+    /// A socket takes no more bytes until much of its send queue is acknowledged, which a slow reader may not do within the
+    /// limit. So a queue that is another one than a limit ago is activity, and an end that reads nothing is given two limits.
     pub(crate) fn is_over(&mut self, now: Instant, sockets: PerSide<&TcpStream>) -> bool {
         let idle = now.duration_since(self.last);
         if let (false, Some(keepalive)) = (self.probes, self.policy.keepalive)
@@ -85,7 +92,16 @@ impl Idleness {
                 }
             }
         }
-        self.policy.limit.is_some_and(|limit| idle >= limit)
+        if self.policy.limit.is_none_or(|limit| idle < limit) {
+            return false;
+        }
+        // An end whose queue cannot be read has none.
+        let queued = PerSide::from_fn(|side| unacknowledged(sockets[side]).unwrap_or(0));
+        let has_moved = mem::replace(&mut self.queued, queued) != queued;
+        if has_moved {
+            self.last = now;
+        }
+        !has_moved
     }
 
     /// Waits until [`Idleness::is_over`] is to be called again. Cancel-safe.

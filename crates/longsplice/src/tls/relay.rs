@@ -1,7 +1,7 @@
 //! Relays between a decrypted connection and a server's, in control mode, to their end.
 
 use std::{
-    io,
+    io, mem,
     pin::Pin,
     sync::{
         Arc,
@@ -12,7 +12,8 @@ use std::{
 };
 
 use longsplice_engine::{IdlePolicy, Side, keep_alive};
-use longsplice_repair::options;
+use longsplice_repair::{options, unacknowledged};
+use parking_lot::Mutex;
 use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf, copy_bidirectional_with_sizes},
     net::TcpStream,
@@ -49,7 +50,7 @@ impl Passed {
 /// its direction only by a close_notify, and gets one when the server has ended (RFC 8446 section 6.1). The rate limit counts
 /// decrypted bytes.
 pub async fn relay(
-    mut client: Box<TlsStream<TcpStream>>,
+    client: Box<TlsStream<TcpStream>>,
     server: TcpStream,
     early: &[u8],
     pace: RateLimiter,
@@ -61,20 +62,29 @@ pub async fn relay(
         let _ = idle.keepalive.map(|keepalive| keep_alive(socket, &keepalive));
     }
     let activity = Arc::new(Activity::new());
+    let (client, server_socket) = (Mutex::new(client), Mutex::new(server));
+    let mut decrypted = Shared(&client);
     let mut server = Counted {
         activity: Arc::clone(&activity),
-        inner: server,
+        inner: Shared(&server_socket),
         pace,
         read: 0,
         written: 0,
     };
+    // A socket whose queue cannot be read has none.
+    let queued = || {
+        let client = unacknowledged(client.lock().get_ref().0);
+        let server = unacknowledged(&*server_socket.lock());
+        [client, server].map(Result::unwrap_or_default)
+    };
     let (end, is_idle) = tokio::select! {
-        end = join(&mut client, &mut server, early) => (end, false),
-        () = activity.is_over(idle.limit) => (Err(io::ErrorKind::TimedOut.into()), true),
+        end = join(&mut decrypted, &mut server, early) => (end, false),
+        () = activity.is_over(idle.limit, queued) => (Err(io::ErrorKind::TimedOut.into()), true),
         _ = told_to_end => (Err(io::ErrorKind::ConnectionAborted.into()), false),
     };
     // Until here, each socket may be set to reset when the process dies.
-    for socket in [client.get_ref().0, &server.inner] {
+    let (client, server_socket) = (client.lock(), server_socket.lock());
+    for socket in [client.get_ref().0, &*server_socket] {
         let set = options::set_reset_on_close(socket, end.is_err());
         if let Err(error) = set {
             tracing::debug!(%error, "it was gone already");
@@ -89,8 +99,8 @@ pub async fn relay(
 }
 
 async fn join(
-    client: &mut TlsStream<TcpStream>,
-    server: &mut Counted<TcpStream>,
+    client: &mut Shared<'_, Box<TlsStream<TcpStream>>>,
+    server: &mut Counted<Shared<'_, TcpStream>>,
     early: &[u8],
 ) -> io::Result<()> {
     server.write_all(early).await?;
@@ -119,18 +129,48 @@ impl Activity {
         self.last.store(now, Ordering::Relaxed);
     }
 
-    /// Returns when nothing has passed for so long.
-    async fn is_over(&self, limit: Option<Duration>) {
+    /// Returns when nothing has passed for so long, nor left the queues of the sockets: a slow reader may take longer than the
+    /// limit before its socket takes more. An end that reads nothing is given two limits.
+    async fn is_over(&self, limit: Option<Duration>, queued: impl Fn() -> [u32; 2]) {
         let Some(limit) = limit else {
             return std::future::pending().await;
         };
+        let mut before = [0; 2];
         loop {
             let end = self.began + Duration::from_millis(self.last.load(Ordering::Relaxed)) + limit;
-            if Instant::now() >= end {
+            if Instant::now() < end {
+                sleep_until(end).await;
+                continue;
+            }
+            let now = queued();
+            if mem::replace(&mut before, now) == now {
                 return;
             }
-            sleep_until(end).await;
+            self.note();
         }
+    }
+}
+
+/// Socket that the limit of idle time looks at between the steps of the relay.
+struct Shared<'a, S>(&'a Mutex<S>);
+
+impl<S: AsyncRead + Unpin> AsyncRead for Shared<'_, S> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.0.lock()).poll_read(cx, buf)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Shared<'_, S> {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut *self.0.lock()).poll_write(cx, buf)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.0.lock()).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.0.lock()).poll_shutdown(cx)
     }
 }
 

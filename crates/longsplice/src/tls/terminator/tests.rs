@@ -2,6 +2,7 @@ use std::{
     fs,
     os::unix::fs::{MetadataExt, PermissionsExt},
     path::Path,
+    time::{Duration, Instant},
 };
 
 use longsplice_engine::IdlePolicy;
@@ -251,8 +252,10 @@ async fn files_that_keep_their_time_and_size_are_seen_to_change() {
     assert_eq!(current(&keyring), new);
 }
 
-/// Returns a client whose TLS is terminated, and a server; a task relays between them.
-async fn relayed() -> (
+/// Returns a client whose TLS is terminated, and a server; a task relays between them until nothing passes for so long.
+async fn relayed(
+    limit: Option<Duration>,
+) -> (
     TlsStream<TcpStream>,
     TcpStream,
     tokio::task::JoinHandle<crate::tls::Passed>,
@@ -272,7 +275,10 @@ async fn relayed() -> (
             server.stream.into_socket(),
             b"early ",
             RateLimiter::default(),
-            IdlePolicy::default(),
+            IdlePolicy {
+                limit,
+                ..IdlePolicy::default()
+            },
             std::future::pending::<()>(),
         )
         .await
@@ -282,7 +288,7 @@ async fn relayed() -> (
 
 #[tokio::test]
 async fn each_direction_is_relayed_to_its_own_end() {
-    let (mut client, mut server, relay) = relayed().await;
+    let (mut client, mut server, relay) = relayed(None).await;
     client.write_all(b"request").await.unwrap();
     client.shutdown().await.unwrap();
     let mut got = Vec::new();
@@ -306,7 +312,7 @@ async fn each_direction_is_relayed_to_its_own_end() {
 
 #[tokio::test]
 async fn much_passes_both_ways_at_once() {
-    let (client, server, relay) = relayed().await;
+    let (client, server, relay) = relayed(None).await;
     let (mut from_client, mut to_client) = tokio::io::split(client);
     let (mut from_server, mut to_server) = server.into_split();
     let data: Vec<u8> = (0..8 << 20).map(|n: u32| (n % 251) as u8).collect();
@@ -332,9 +338,33 @@ async fn much_passes_both_ways_at_once() {
     relay.await.unwrap().end.unwrap();
 }
 
+/// All bytes are in the relay's socket at once, and leave it slowly: nothing passes through the relay itself.
+#[tokio::test]
+async fn a_slow_reader_is_not_idle() {
+    const LIMIT: Duration = Duration::from_secs(1);
+    let (mut client, mut server, relay) = relayed(Some(LIMIT)).await;
+    let reply = vec![7; 2 << 20];
+    server.write_all(&reply).await.unwrap();
+    let (begin, mut got, mut last) = (Instant::now(), vec![0; reply.len()], Instant::now());
+    let mut read = 0;
+    // This test is about time itself. On a busy machine the next read may be too late already.
+    while begin.elapsed() < 3 * LIMIT && last.elapsed() < LIMIT / 2 {
+        last = Instant::now();
+        let end = read + (64 << 10);
+        client.read_exact(&mut got[read..end]).await.unwrap();
+        read = end;
+        tokio::time::sleep(LIMIT / 4).await;
+    }
+    client.read_exact(&mut got[read..]).await.unwrap();
+    assert!(got == reply, "the bytes differ");
+    client.write_all(b"request").await.unwrap();
+    server.read_exact(&mut [0; 13]).await.unwrap();
+    assert!(relay.await.unwrap().idle, "nothing passes any more");
+}
+
 #[tokio::test]
 async fn a_stream_that_was_cut_off_is_a_reset_and_no_end() {
-    let (mut client, mut server, relay) = relayed().await;
+    let (mut client, mut server, relay) = relayed(None).await;
     client.write_all(b"half a req").await.unwrap();
     let mut got = [0; 16];
     server.read_exact(&mut got).await.unwrap();
@@ -351,7 +381,7 @@ async fn a_stream_that_was_cut_off_is_a_reset_and_no_end() {
 
 #[tokio::test]
 async fn a_server_that_resets_does_not_end_the_clients_stream() {
-    let (mut client, server, relay) = relayed().await;
+    let (mut client, server, relay) = relayed(None).await;
     server.set_zero_linger().unwrap();
     drop(server);
     let error = client.read(&mut [0; 1]).await.unwrap_err();
