@@ -77,16 +77,20 @@ static __always_inline int forward(struct __sk_buff *skb, struct flow_ref *flow,
 }
 
 /* Sends a copy from the drain, which comes by once more because only a packet itself can wait for a
- * neighbor. It goes to the peer of a flow; another packet with this tag comes from another namespace of the
- * host, whose root can write it. */
+ * neighbor. It goes to the peer of a flow. Another packet with this tag comes from another namespace of the
+ * host, whose root can write it, and passes untouched. */
 __noinline int send_translated(struct __sk_buff *skb)
 {
 	struct scratch *scratch = get_scratch();
 	struct headers *h = &scratch->in;
 	struct route route = {};
 
-	if (!scratch || parse_tuple(skb, h, &scratch->tuple, REVERSED) != SEGMENT ||
-	    !table_lookup(&scratch->tuple) || load_headers(skb, h) < 0)
+	if (!scratch || parse_tuple(skb, h, &scratch->tuple, REVERSED) != SEGMENT)
+		return drop(LS_V_DROP_MALFORMED);
+	/* A program of another process has sent it, which comes after this one. */
+	if (!table_lookup(&scratch->tuple))
+		return NEXT;
+	if (load_headers(skb, h) < 0)
 		return drop(LS_V_DROP_MALFORMED);
 	if (look_up_route(skb, h, 1, 0, &route))
 		return drop(route.reason);

@@ -88,3 +88,28 @@ fn a_client_and_a_target_at_addresses_of_the_forwarder_are_spliced() {
         |net| net.forwarder_server_addr,
     );
 }
+
+/// A copy that a drain makes for a local target passes ingress once more. The program of the daemon that started last sees
+/// it first, and knows nothing of its flow.
+#[test]
+fn a_daemon_that_started_later_passes_on_the_copies_of_a_drain() {
+    let net = veth_line("local-two", Default::default());
+    let target = SocketAddr::from((net.family().loopback(), 7000));
+    let listener = net.forwarder.run(|| TcpListener::bind(target)).unwrap().unwrap();
+    let [mut first, mut second] = [8080, 8081].map(|port| {
+        let front = SocketAddr::from((net.forwarder_client_addr, port));
+        Daemon::of(&Config::new().listener(front, target, "now", "now"))
+    });
+    first.start(&net.forwarder);
+    second.start(&net.forwarder);
+    let front = SocketAddr::from((net.forwarder_client_addr, 8080));
+    for _ in 0..20 {
+        let mut pair = Pair::connect(&net.client, front, &listener);
+        pair.exchange(256 << 10);
+        pair.close();
+    }
+    let status = first.status();
+    assert!(status.segments("duplicated") > 0, "no copy was made: {status:?}");
+    let status = second.status();
+    assert_eq!(status.segments("drop_malformed"), 0, "{status:?}");
+}
