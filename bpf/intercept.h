@@ -10,22 +10,23 @@
 /* Mark that the routing rule looks for, and its bits. The other bits of the mark are not ours. */
 const volatile __u32 mark = 0, mark_mask = 0;
 
-/* Finds the socket that a packet to this destination would reach: its connection's, or else a listener. */
-static __always_inline struct bpf_sock *find_socket(struct __sk_buff *skb, const struct tcp_packet *p,
-						    const __be32 *dst, __be16 dport)
+/* Finds the socket that a packet between these addresses would reach: its connection's, or else a listener.
+ */
+static __always_inline struct bpf_sock *find_socket(struct __sk_buff *skb, __u32 family, const __be32 *src,
+						    __be16 sport, const __be32 *dst, __be16 dport)
 {
 	struct bpf_sock_tuple t = {};
 
-	if (p->family == 4) {
-		t.ipv4.saddr = p->tuple.saddr[3];
+	if (family == 4) {
+		t.ipv4.saddr = src[3];
 		t.ipv4.daddr = dst[3];
-		t.ipv4.sport = p->tuple.sport;
+		t.ipv4.sport = sport;
 		t.ipv4.dport = dport;
 		return bpf_skc_lookup_tcp(skb, &t, sizeof(t.ipv4), BPF_F_CURRENT_NETNS, 0);
 	}
-	__builtin_memcpy(t.ipv6.saddr, p->tuple.saddr, sizeof(t.ipv6.saddr));
+	__builtin_memcpy(t.ipv6.saddr, src, sizeof(t.ipv6.saddr));
 	__builtin_memcpy(t.ipv6.daddr, dst, sizeof(t.ipv6.daddr));
-	t.ipv6.sport = p->tuple.sport;
+	t.ipv6.sport = sport;
 	t.ipv6.dport = dport;
 	return bpf_skc_lookup_tcp(skb, &t, sizeof(t.ipv6), BPF_F_CURRENT_NETNS, 0);
 }
@@ -81,7 +82,8 @@ static __always_inline int is_awaited_socket(struct bpf_sock *sk)
  * whether the segment was awaited. */
 static __always_inline __u32 state_of(struct __sk_buff *skb, const struct tcp_packet *p, int *is_awaited)
 {
-	struct bpf_sock *sk = find_socket(skb, p, p->tuple.daddr, p->tuple.dport);
+	const struct ls_tuple *t = &p->tuple;
+	struct bpf_sock *sk = find_socket(skb, p->family, t->saddr, t->sport, t->daddr, t->dport);
 	__u32 state;
 
 	if (!sk)
@@ -123,6 +125,21 @@ static __always_inline int is_own_address(struct __sk_buff *skb, const struct tc
 	return found == BPF_FIB_LKUP_RET_NOT_FWDED;
 }
 
+/* Returns whether a socket of this host has sent the SYN, and waits for the answer: the routes have brought
+ * it back. Its interception would be connected in its turn, and so on. */
+static __always_inline int is_own_syn(struct __sk_buff *skb, const struct tcp_packet *p)
+{
+	const struct ls_tuple *t = &p->tuple;
+	struct bpf_sock *sk = find_socket(skb, p->family, t->daddr, t->dport, t->saddr, t->sport);
+	int waits;
+
+	if (!sk)
+		return 0;
+	waits = sk->state == BPF_TCP_SYN_SENT;
+	bpf_sk_release(sk);
+	return waits;
+}
+
 static __always_inline void route_to_us(struct __sk_buff *skb)
 {
 	skb->mark = (skb->mark & ~mark_mask) | mark;
@@ -153,7 +170,9 @@ static __always_inline int brings_cookie(struct __sk_buff *skb, const struct tcp
 static __always_inline enum ls_rule_verdict open_at(struct __sk_buff *skb, const struct tcp_packet *p,
 						    const struct ls_target *at, int opens)
 {
-	struct bpf_sock *sk = find_socket(skb, p, (const __be32 *)at->daddr, at->dport);
+	const struct ls_tuple *t = &p->tuple;
+	struct bpf_sock *sk =
+	    find_socket(skb, p->family, t->saddr, t->sport, (const __be32 *)at->daddr, at->dport);
 	enum ls_rule_verdict verdict = LS_R_NO_LISTENER;
 
 	if (!sk)
@@ -193,6 +212,8 @@ static __always_inline enum ls_rule_verdict intercept(struct __sk_buff *skb, con
 		return LS_R_FOREIGN;
 	if ((state || opens) && is_own_address(skb, p))
 		return LS_R_OWN_ADDRESS;
+	if (!state && opens && is_own_syn(skb, p))
+		return LS_R_LOOPED;
 	if (!state) {
 		verdict = open_at(skb, p, at, opens);
 		/* An acknowledgement was not an attempt to connect. */

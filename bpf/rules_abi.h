@@ -100,6 +100,7 @@ enum ls_rule_verdict {
 	LS_R_FOLLOWED,	     /* deliver: to the socket that has its connection */
 	LS_R_FOREIGN,	     /* deliver: of an older connection, or of none: untouched */
 	LS_R_OWN_ADDRESS,    /* deliver: to an address of this host, or to one without a route: untouched */
+	LS_R_LOOPED,	     /* deliver: this host's own SYN, which came back: untouched */
 	LS_R_NO_LISTENER,    /* deliver: there is no listener: untouched */
 	LS_R_TRANSLATED,     /* translate: the packet's outcome is among the other verdicts, too */
 	LS_R_UNTRANSLATABLE, /* translate: not a whole segment with known headers: untouched */

@@ -43,6 +43,7 @@ const NAMES: &[(V, &str)] = &[
     (V::LS_R_FOLLOWED, "followed"),
     (V::LS_R_FOREIGN, "foreign"),
     (V::LS_R_OWN_ADDRESS, "own_address"),
+    (V::LS_R_LOOPED, "looped"),
     (V::LS_R_NO_LISTENER, "no_listener"),
     (V::LS_R_TRANSLATED, "translated"),
     (V::LS_R_UNTRANSLATABLE, "untranslatable"),

@@ -117,6 +117,26 @@ fn the_host_s_own_connections_are_not_touched() {
     }
 }
 
+/// A routing loop brings back the SYN of the connection that the daemon makes for an intercepted one. Accepted, it would be
+/// connected in its turn.
+#[test]
+fn a_syn_of_the_host_itself_that_comes_back_is_not_taken() {
+    let ways = Ways::new(&[rule(Match::default(), deliver())]);
+    let _listeners = WAYS.map(|w| listener(w[3]));
+    for [_, to, own, _] in WAYS {
+        let mut from: SocketAddr = own.parse().unwrap();
+        from.set_port(0);
+        let socket = transparent(&from.to_string());
+        socket.set_nonblocking(true).unwrap();
+        // It waits for an answer that never comes.
+        socket
+            .connect(&to.parse::<SocketAddr>().unwrap().into())
+            .unwrap_err();
+        let local = socket.local_addr().unwrap().as_socket().unwrap();
+        ways.leaves(&frame(&local.to_string(), to, SYN).bytes(), "looped");
+    }
+}
+
 /// Sends a frame on the wire of `a0`.
 fn send(ways: &Ways, tap: &Tap, frame: &[u8]) -> std::collections::BTreeMap<String, u64> {
     let before = ways.rules.verdicts();
