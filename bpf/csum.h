@@ -134,11 +134,16 @@ enum summed {
 static __always_inline enum summed summed_of(struct __sk_buff *skb)
 {
 	struct sk_buff___ours *kernel;
+	__u64 field;
 
 	if (!bpf_ksym_exists(bpf_cast_to_kern_ctx))
 		return CHECKSUM_UNKNOWN;
 	kernel = bpf_cast_to_kern_ctx(skb);
-	return BPF_CORE_READ_BITFIELD(kernel, ip_summed);
+	/* Read the one byte that has the field. BPF_CORE_READ_BITFIELD() has a branch for each size, and the
+	 * kernel moves all that follows as it removes those that are not taken. */
+	field = *((const __u8 *)kernel + __CORE_RELO(kernel, ip_summed, BYTE_OFFSET));
+	field <<= __CORE_RELO(kernel, ip_summed, LSHIFT_U64);
+	return field >> __CORE_RELO(kernel, ip_summed, RSHIFT_U64);
 }
 
 /* Returns the length of options, at most 40, for a helper. The compiler knows the limit and would drop the
