@@ -23,6 +23,7 @@ static __always_inline int drain_far_copy(struct __sk_buff *skb, const struct fl
 	struct edits edits;
 
 	edge = kept_edge_in_drain(flow->slot, to, ack + (seg->window << scale_in(&from->rec)));
+	renew_hops(new, far_of(flow));
 	translate(new, seg, &from->rec, far_of(flow), &edits);
 	if (!(seg->flags & TCP_ACK)) {
 		apply_edits(new, seg, &edits);
@@ -121,7 +122,7 @@ static __always_inline int drain(struct __sk_buff *skb, struct flow_ref *flow, s
 	}
 	if (!wanted)
 		return waits ? drain_to_socket(skb, from, to, scratch, seg, old) : drop(LS_V_CONSUMED);
-	if (hops_left(h) <= 1)
+	if (is_at_its_end(h, far_of(flow)))
 		return drop(LS_V_DROP_TTL);
 	/* Charge new payload only: bytes that a socket waits for as well are not new. */
 	if (!old && over_rate(&from->rec, seg))

@@ -144,10 +144,10 @@ static __always_inline int head_for_far_end(struct __sk_buff *skb, const struct 
 
 	__builtin_memcpy(new, &scratch->in, offsetof(struct headers, tcp));
 	__builtin_memset(&new->tcp, 0, sizeof(new->tcp));
+	renew_hops(new, far_of(flow));
 	if (crosses(rec))
 		change_version(new, label_of(rec), sizeof(struct fragment_header));
 	address_to(new, far_of(flow));
-	count_hop(new);
 	if (find_route(skb, new, rec, flow->slot ? 0 : rec->where, route))
 		return -1;
 	if (!crosses(rec))
@@ -210,7 +210,7 @@ __noinline int later_fragment(struct __sk_buff *skb)
 		return drop(LS_V_DROP_CHECKSUM);
 	if (!passes_fragments(&flow) || segment_of(d, &f, seg) || meets_trap(flow.rec, seg))
 		return drop(LS_V_DROP_FRAGMENT);
-	if (hops_left(&scratch->in) <= 1)
+	if (is_at_its_end(&scratch->in, far_of(&flow)))
 		return drop(LS_V_DROP_TTL);
 	reason = admit_segment(&flow, seg);
 	if (reason)

@@ -233,6 +233,47 @@ static __always_inline void get_addresses(const struct headers *h, __be32 *saddr
 	}
 }
 
+/* Hops of a packet that this host sends itself (RFC 1700). */
+#define OWN_HOPS 64
+/* Limits the hops that a sender may have left and still know of no path behind this host: hardly any path has
+ * more. */
+#define FEW_HOPS 32
+
+/* Returns whether a packet keeps its source toward a far end, whose own segments have this tuple. The
+ * verifier follows this function by itself. */
+__noinline int keeps_source(const struct headers *h, const struct ls_tuple *far)
+{
+	const __be32 *own, *shown;
+
+	if (!h || !far)
+		return 1;
+	own = h->v6.ip.saddr.in6_u.u6_addr32;
+	shown = far->daddr;
+	if (is_v6(h))
+		return !((own[0] ^ shown[0]) | (own[1] ^ shown[1]) | (own[2] ^ shown[2]) |
+			 (own[3] ^ shown[3]));
+	return shown[2] == MAPPED && h->v4.ip.saddr == shown[3];
+}
+
+/* Returns whether a packet may pass no further router (RFC 1812 section 5.3.1). One that gets another source
+ * goes on with the hops of this host: its sender need not reach further. One that keeps its source could come
+ * back, and go round for ever. */
+static __always_inline int is_at_its_end(const struct headers *h, const struct ls_tuple *far)
+{
+	return hops_left(h) <= 1 && keeps_source(h, far);
+}
+
+/* Counts a hop, or renews the hops of a packet that has few. Called while the packet has its own source. */
+static __always_inline void renew_hops(struct headers *h, const struct ls_tuple *far)
+{
+	if (hops_left(h) > FEW_HOPS || keeps_source(h, far))
+		count_hop(h);
+	else if (is_v6(h))
+		h->v6.ip.hop_limit = OWN_HOPS;
+	else
+		h->v4.ip.ttl = OWN_HOPS;
+}
+
 /* Returns the traffic class, or type of service. */
 static __always_inline __u8 class_byte(const struct headers *h)
 {

@@ -38,7 +38,7 @@ static __always_inline int forward(struct __sk_buff *skb, struct flow_ref *flow,
 	enum ls_verdict reason;
 	int as_it_came;
 
-	if (hops_left(h) <= 1)
+	if (is_at_its_end(h, far_of(flow)))
 		return drop(LS_V_DROP_TTL);
 	/* Verify a segment that is copied: the copy may come into a socket's send queue. */
 	if (!is_plain_sound(h) ||
@@ -61,6 +61,7 @@ static __always_inline int forward(struct __sk_buff *skb, struct flow_ref *flow,
 		new = h;
 	} else {
 		copy_headers(new, h, seg->opt_len);
+		renew_hops(new, far_of(flow));
 		translate(new, seg, rec, far_of(flow), &edits);
 		if (flow->slot)
 			keep_window(flow, new, seg);

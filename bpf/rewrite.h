@@ -122,7 +122,7 @@ static __always_inline void address_to(struct headers *h, const struct ls_tuple 
 }
 
 /* Turns the headers of a segment of the sender into those for the far end. MAC addresses are set with the
- * route. */
+ * route, and hops are counted by the caller. */
 static __always_inline void translate(struct headers *h, const struct segment *seg, struct ls_record *rec,
 				      const struct ls_tuple *far, struct edits *edits)
 {
@@ -131,7 +131,6 @@ static __always_inline void translate(struct headers *h, const struct segment *s
 	if (crosses(rec))
 		change_version(h, label_of(rec), seg->whole ? 0 : sizeof(struct fragment_header));
 	address_to(h, far);
-	count_hop(h);
 	h->tcp.seq = bpf_htonl(seg->seq + rec->seq_off);
 	h->tcp.ack = bpf_htonl(seg->ack + rec->ack_off);
 	h->tcp.window = bpf_htons(window > 65535 ? 65535 : window);

@@ -147,6 +147,7 @@ static __noinline int translate_by(struct __sk_buff *skb, const struct ls_target
 	rec = &scratch->record;
 	record_of(rec, &scratch->far, t, seg);
 	copy_headers(&scratch->out, &scratch->in, seg->opt_len);
+	count_hop(&scratch->out);
 	translate(&scratch->out, seg, rec, &scratch->far, &edits);
 	apply_edits(&scratch->out, seg, &edits);
 	if (look_up_route(skb, &scratch->out, 1, 0, &route))

@@ -35,6 +35,7 @@ static __always_inline void undrain_far_headers(const struct flow_ref *flow, str
 	__u32 ack = seg->ack + from->rec.ack_off;
 	struct edits edits;
 
+	renew_hops(new, far_of(flow));
 	translate(new, seg, &from->rec, far_of(flow), &edits);
 	if (!(seg->flags & TCP_ACK)) {
 		apply_edits(new, seg, &edits);
@@ -62,7 +63,7 @@ static __always_inline int undrain_forward(struct __sk_buff *skb, const struct f
 	struct headers *new = &scratch->out;
 	struct route route = {};
 
-	if (hops_left(&scratch->in) <= 1)
+	if (is_at_its_end(&scratch->in, far_of(flow)))
 		return drop(LS_V_DROP_TTL);
 	copy_headers(new, &scratch->in, seg->opt_len);
 	undrain_far_headers(flow, from, to, new, seg);

@@ -143,7 +143,7 @@ static __always_inline int is_for_us(struct xdp_md *ctx, struct headers *h)
 static __always_inline int is_usual(const struct ls_record *rec, struct headers *h, const struct segment *seg)
 {
 	return (seg->flags & (TCP_FIN | TCP_SYN | TCP_RST | TCP_URG | TCP_ACK)) == TCP_ACK &&
-	       hops_left(h) > 1 && !(rec->traits & (LS_FAR_LOCAL | LS_FAMILIES)) && !rec->rate &&
+	       hops_left(h) > FEW_HOPS && !(rec->traits & (LS_FAR_LOCAL | LS_FAMILIES)) && !rec->rate &&
 	       !meets_trap(rec, seg) && !is_out_of_order(rec, seg);
 }
 
@@ -216,6 +216,7 @@ int fast(struct xdp_md *ctx)
 	action = exit_of(ctx, &scratch->out, flow.rec);
 	if (action == XDP_PASS || admit(&flow, seg, &reason) != ADMITTED || !seg->in_place)
 		return leave(LS_V_PASSED_XDP);
+	count_hop(&scratch->out);
 	translate(&scratch->out, seg, flow.rec, far_of(&flow), &edits);
 	apply_edits(&scratch->out, seg, &edits);
 	mend_checks(&scratch->in, &scratch->out, seg->opt_len);

@@ -4,6 +4,7 @@
 use longsplice_lab::{Family, Line, Namespace};
 use longsplice_repair::options;
 use longsplice_tests::{Bed, Pair, Policy, addr, family, ip, nodad, soon, veth_line};
+use socket2::SockRef;
 use std::{
     fmt::Debug,
     net::{IpAddr, SocketAddr, TcpListener},
@@ -297,4 +298,26 @@ fn what_a_large_table_holds_is_not_read() {
     wait_watched(&bed, "f2");
     let grown = peak() - before;
     assert!(grown < 8 << 10, "{grown} KiB");
+}
+
+/// An end may send with just the hops that it needs as far as the forwarder: relayed, each leg has its own.
+#[test]
+fn an_end_that_sends_with_one_hop_is_heard_behind_the_forwarder() {
+    for (policy, state) in BOTH {
+        let bed = Bed::new("route-hops", policy);
+        let mut pair = bed.connect();
+        for end in [&pair.client.stream, &pair.server.stream] {
+            let socket = SockRef::from(end);
+            match family() {
+                Family::V4 => socket.set_ttl_v4(1).unwrap(),
+                Family::V6 => socket.set_unicast_hops_v6(1).unwrap(),
+            }
+        }
+        pair.exchange(BYTES);
+        bed.splice(&pair, state);
+        pair.exchange(BYTES);
+        pair.close();
+        bed.daemon.wait_reaped();
+        assert_eq!(bed.daemon.status().segments("drop_ttl"), 0);
+    }
 }

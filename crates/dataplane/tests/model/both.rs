@@ -176,7 +176,7 @@ impl Both {
             src_mac: OUR_MAC[o],
             src: far.local,
             dst: far.peer,
-            ttl: packet.ttl - 1,
+            ttl: packet.hops_behind(),
             ..packet
         };
         match is_across() {

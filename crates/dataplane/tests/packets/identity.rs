@@ -6,7 +6,7 @@ use longsplice_dataplane::{Leg, Mode, PerSide, Side};
 use super::fragments::{pieces, with_id};
 use crate::support::{
     choose,
-    flow::{Flow, Plan, REDIRECT},
+    flow::{Flow, Plan, REDIRECT, SHOT},
     net::{OUR_MAC, PEER_MAC},
     options::{usual, usual_with_sack},
     packet::*,
@@ -94,6 +94,14 @@ fn a_segment_leaves_as_it_came() {
                 };
                 let left = hop(&came, side, options.clone());
                 flow.ingress_gives(side, &came.bytes(), (REDIRECT, "forwarded", &left.bytes()));
+            }
+            // A segment that keeps its source may go round.
+            for ttl in [0, 1] {
+                let came = Packet {
+                    ttl,
+                    ..segment(&plan, legs, side, options.clone())
+                };
+                flow.ingress_gives(side, &came.bytes(), (SHOT, "drop_ttl", &came.bytes()));
             }
         }
     }

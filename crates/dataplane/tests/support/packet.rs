@@ -67,6 +67,11 @@ pub struct Packet {
 }
 
 impl Packet {
+    /// Returns the hops that it has left behind a host that sends it on with an address of its own.
+    pub fn hops_behind(&self) -> u8 {
+        if self.ttl > 32 { self.ttl - 1 } else { 64 }
+    }
+
     /// Returns a packet to be filled in.
     pub fn blank() -> Packet {
         let nowhere = SocketAddr::new(choose([0; 4].into(), IpAddr::V6(Ipv6Addr::UNSPECIFIED)), 0);

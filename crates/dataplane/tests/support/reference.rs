@@ -68,7 +68,7 @@ impl Reference {
         Packet {
             dst_mac: self.dst_mac,
             src_mac: self.src_mac,
-            ttl: p.ttl - 1,
+            ttl: p.hops_behind(),
             src: self.src,
             dst: self.dst,
             seq: p.seq.wrapping_add(self.seq),

@@ -246,14 +246,15 @@ fn a_segment_of_which_only_a_part_was_forwarded_is_held() {
 }
 
 #[test]
-fn the_time_to_live_ends_here() {
+fn few_hops_are_renewed() {
     for side in Side::BOTH {
-        let flow = awake();
+        let (flow, far) = (awake(), side.other());
         let packet = Packet {
             ttl: 1,
-            ..flow.later(side, 0, 50, 0)
+            ..flow.timed(side, 0, flow.later(side, 0, 50, 0))
         };
-        flow.ingress_gives(side, &packet.bytes(), (SHOT, "drop_ttl", &packet.bytes()));
+        let expected = across(&flow, side, &packet, start(&flow, far), promised(&flow, far));
+        flow.ingress_gives(side, &packet.bytes(), (REDIRECT, "forwarded", &expected.bytes()));
     }
 }
 

@@ -87,7 +87,7 @@ fn what_is_unusual_of_a_flow_is_left_to_tc() {
         };
         passes(&flow, Client, &packet.bytes(), "passed_xdp");
     }
-    for ttl in [0, 1] {
+    for ttl in [0, 1, 32] {
         passes(
             &flow,
             Client,

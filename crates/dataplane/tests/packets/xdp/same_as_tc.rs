@@ -105,8 +105,8 @@ fn headers_of_every_kind_are_as_at_tc() {
         });
     }
     for (tos, id, fragment, ttl) in [
-        (0b1011_1010, 0, 0x4000, 2),
-        (0b1011_1011, 0xffff, 0, 3),
+        (0b1011_1010, 0, 0x4000, 33),
+        (0b1011_1011, 0xffff, 0, 34),
         (1, 1, 0x8000, 64),
         (2, 0x8000, 0xc000, 255),
     ] {
