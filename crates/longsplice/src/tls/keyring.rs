@@ -13,7 +13,7 @@ use rustls::{
 use tokio::{task::spawn_blocking, time};
 
 use super::{
-    certificate::{self, CertificateError, CertificateFiles, Stamp},
+    certificate::{self, CertificateError, CertificateFiles, Loaded, Stamp},
     choice::Choice,
 };
 
@@ -27,8 +27,15 @@ pub(super) struct Keyring {
     files: Vec<CertificateFiles>,
     provider: Arc<CryptoProvider>,
     current: ArcSwap<Choice>,
-    /// Error of the last attempt to read the files, in its words; the log tells each once.
-    last_error: Mutex<Option<String>>,
+    pairs: Mutex<Pairs>,
+}
+
+/// Certificates in use, in the order of their files.
+#[derive(Debug)]
+struct Pairs {
+    loaded: Vec<Loaded>,
+    /// Error of the last attempt to read each one's files, in its words; the log tells each once.
+    last_errors: Vec<Option<String>>,
 }
 
 /// Stamps of all files.
@@ -41,33 +48,23 @@ impl Keyring {
         files: &[CertificateFiles],
         provider: &Arc<CryptoProvider>,
     ) -> Result<(Arc<Keyring>, Stamps), CertificateError> {
+        // Take the stamps before reading: a file that is written in between is then seen at the first check.
+        let stamps = files.iter().map(stamps_of).collect();
+        let loaded: Vec<_> = files
+            .iter()
+            .map(|files| load(listener, files, provider))
+            .collect::<Result<_, _>>()?;
         let keyring = Keyring {
             listener: listener.to_owned(),
             files: files.to_owned(),
             provider: Arc::clone(provider),
-            current: ArcSwap::default(),
-            last_error: Mutex::default(),
+            current: ArcSwap::from_pointee(Choice::new(&loaded)),
+            pairs: Mutex::new(Pairs {
+                loaded,
+                last_errors: vec![None; files.len()],
+            }),
         };
-        // Take the stamps before reading: a file that is written in between is then seen at the first check.
-        let stamps = keyring.stamps();
-        keyring.load()?;
         Ok((Arc::new(keyring), stamps))
-    }
-
-    /// Loads all files as they are now. After an error the certificates stay unchanged.
-    fn load(&self) -> Result<(), CertificateError> {
-        let mut all = Vec::with_capacity(self.files.len());
-        for files in &self.files {
-            all.push(certificate::load(files, &self.provider)?);
-        }
-        for (files, _) in self.files.iter().zip(&all).filter(|(_, loaded)| loaded.exposed) {
-            tracing::warn!(
-                listener = self.listener, key = %files.key.display(),
-                "everybody on this machine may read the private key: chmod o-r"
-            );
-        }
-        self.current.store(Arc::new(Choice::new(&all)));
-        Ok(())
     }
 
     /// Returns the certificate for a client that names this server and can use these schemes.
@@ -75,43 +72,67 @@ impl Keyring {
         self.current.load().find(name, schemes)
     }
 
-    /// Returns the stamps of the files as they are now.
-    pub(super) fn stamps(&self) -> Stamps {
-        let stamps = |f: &CertificateFiles| [Stamp::of(&f.certificate), Stamp::of(&f.key)];
-        self.files.iter().map(stamps).collect()
-    }
-
-    /// Reads the files if they differ from `before`, the stamps of those in use, and returns the stamps of those in use
-    /// now. Files that cannot be used are read again at the next look: the fault may have been of the moment.
-    pub(super) fn look(&self, before: Stamps) -> Stamps {
-        let now = self.stamps();
-        if now == before {
-            return before;
-        }
-        let listener = &self.listener;
-        let mut last_error = self.last_error.lock();
-        match self.load() {
-            Ok(()) => {
-                *last_error = None;
-                tracing::info!(
-                    listener,
-                    "certificates were read again, because their files changed"
-                );
-                now
+    /// Reads the files that differ from `before`, the stamps of those in use, and returns the stamps of those in use
+    /// now. A certificate whose files cannot be used stays as it is, without harm to the others. They are read again at
+    /// the next look: the fault may have been of the moment.
+    pub(super) fn look(&self, mut stamps: Stamps) -> Stamps {
+        let mut pairs = self.pairs.lock();
+        let Pairs { loaded, last_errors } = &mut *pairs;
+        let in_use = loaded.iter_mut().zip(last_errors).zip(&mut stamps);
+        let mut has_changed = false;
+        for (files, ((loaded, last_error), stamps)) in self.files.iter().zip(in_use) {
+            let now = stamps_of(files);
+            if now == *stamps {
+                continue;
             }
-            Err(error) => {
-                let text = Some(error.to_string());
-                if *last_error != text {
-                    *last_error = text;
-                    tracing::warn!(
-                        listener, %error,
-                        "files of certificates changed and cannot be used: those in use stay in use ({})", error.remedy()
+            let (listener, certificate) = (&self.listener, files.certificate.display());
+            match load(listener, files, &self.provider) {
+                Ok(new) => {
+                    (*loaded, *last_error, *stamps) = (new, None, now);
+                    has_changed = true;
+                    tracing::info!(
+                        listener, %certificate,
+                        "a certificate was read again, because its files changed"
                     );
                 }
-                before
+                Err(error) => {
+                    let text = Some(error.to_string());
+                    if *last_error != text {
+                        *last_error = text;
+                        tracing::warn!(
+                            listener, %certificate, %error,
+                            "files of a certificate changed and cannot be used: what is in use stays in use ({})", error.remedy()
+                        );
+                    }
+                }
             }
         }
+        if has_changed {
+            self.current.store(Arc::new(Choice::new(&pairs.loaded)));
+        }
+        stamps
     }
+}
+
+/// Loads a certificate and its key, and warns if everybody may read the key.
+fn load(
+    listener: &str,
+    files: &CertificateFiles,
+    provider: &CryptoProvider,
+) -> Result<Loaded, CertificateError> {
+    let loaded = certificate::load(files, provider)?;
+    if loaded.exposed {
+        tracing::warn!(
+            listener, key = %files.key.display(),
+            "everybody on this machine may read the private key: chmod o-r"
+        );
+    }
+    Ok(loaded)
+}
+
+/// Returns the stamps of both files as they are now.
+fn stamps_of(files: &CertificateFiles) -> [Option<Stamp>; 2] {
+    [Stamp::of(&files.certificate), Stamp::of(&files.key)]
 }
 
 /// Reads the certificates again whenever a file has changed.
@@ -133,3 +154,6 @@ impl ResolvesServerCert for Keyring {
         self.find(hello.server_name(), hello.signature_schemes())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,7 +3,10 @@
 use std::{fs, path::Path};
 
 use rcgen::{CertificateParams, KeyPair};
-use rustls::{ClientConfig, RootCertStore, pki_types::CertificateDer};
+use rustls::{
+    ClientConfig, RootCertStore,
+    pki_types::{CertificateDer, pem::PemObject},
+};
 
 use super::{CertificateFiles, terminator::provider};
 
@@ -23,6 +26,11 @@ pub(crate) fn write_with(dir: &Path, file: &str, names: &[&str], key: &KeyPair) 
     fs::write(&files.certificate, certificate.pem()).unwrap();
     fs::write(&files.key, key.serialize_pem()).unwrap();
     files
+}
+
+/// Reads the certificate of these files.
+pub(crate) fn trusted(files: &CertificateFiles) -> CertificateDer<'static> {
+    CertificateDer::from_pem_file(&files.certificate).unwrap()
 }
 
 /// Returns a client that trusts these certificates, and offers these protocols.

@@ -1,12 +1,7 @@
-use std::{
-    fs,
-    os::unix::fs::{MetadataExt, PermissionsExt},
-    path::Path,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use longsplice_engine::IdlePolicy;
-use rustls::pki_types::{CertificateDer, ServerName, pem::PemObject};
+use rustls::pki_types::ServerName;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
@@ -16,12 +11,11 @@ use tokio_rustls::{TlsConnector, client::TlsStream};
 use super::*;
 use crate::{
     rate_limiter::RateLimiter,
-    tls::{CertificateFiles, relay, testing},
+    tls::{
+        CertificateFiles, relay,
+        testing::{self, trusted},
+    },
 };
-
-fn trusted(files: &CertificateFiles) -> CertificateDer<'static> {
-    CertificateDer::from_pem_file(&files.certificate).unwrap()
-}
 
 fn config(files: &[CertificateFiles], alpn: &[&str]) -> TlsConfig {
     TlsConfig {
@@ -128,46 +122,6 @@ async fn sessions_are_resumed() {
     assert_eq!(kinds, [Some(Full), Some(Resumed)]);
 }
 
-/// Replaces a file like a program that renews certificates.
-fn replace(with: &Path, file: &Path) {
-    let new = file.with_extension("new");
-    fs::copy(with, &new).unwrap();
-    fs::rename(new, file).unwrap();
-}
-
-/// Returns the certificate that clients get.
-fn current(keyring: &Keyring) -> CertificateDer<'static> {
-    let schemes = [rustls::SignatureScheme::ECDSA_NISTP256_SHA256];
-    keyring.find(None, &schemes).unwrap().cert[0].clone()
-}
-
-#[tokio::test]
-async fn changed_files_are_taken_and_broken_ones_are_not() {
-    let dir = tempfile::tempdir().unwrap();
-    let files = testing::write(dir.path(), "a", &["a.example"]);
-    let next = testing::write(dir.path(), "next", &["a.example"]);
-    let [old, new] = [&files, &next].map(trusted);
-    let (keyring, mut stamps) = Keyring::open("test", std::slice::from_ref(&files), &provider()).unwrap();
-    let current = || current(&keyring);
-    assert_eq!(current(), old);
-    // In the middle of a change, the key does not belong to the certificate yet.
-    replace(&next.certificate, &files.certificate);
-    stamps = keyring.look(stamps);
-    assert_eq!(current(), old);
-    replace(&next.key, &files.key);
-    stamps = keyring.look(stamps);
-    assert_eq!(current(), new);
-    fs::write(&files.certificate, "broken").unwrap();
-    stamps = keyring.look(stamps);
-    assert_eq!(current(), new);
-    fs::remove_file(&files.certificate).unwrap();
-    stamps = keyring.look(stamps);
-    assert_eq!(current(), new);
-    replace(&next.certificate, &files.certificate);
-    assert_ne!(keyring.look(stamps.clone()), stamps);
-    assert_eq!(current(), new);
-}
-
 /// A connection outlives the terminator of its listener, which a reload has replaced.
 #[tokio::test]
 async fn an_open_connection_has_no_files_watched() {
@@ -186,70 +140,6 @@ async fn an_open_connection_has_no_files_watched() {
         }
     };
     timeout(TIMEOUT, ended).await.expect("the watch ends");
-}
-
-/// Runs this in a thread that may not read files of mode 0.
-fn without_rights<R: Send>(run: impl FnOnce() -> R + Send) -> R {
-    use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
-    let unprivileged = move || {
-        let mut sets = capabilities(None).unwrap();
-        sets.effective -= CapabilitySet::DAC_OVERRIDE | CapabilitySet::DAC_READ_SEARCH;
-        set_capabilities(None, sets).unwrap();
-        run()
-    };
-    std::thread::scope(|threads| threads.spawn(unprivileged).join().unwrap())
-}
-
-#[tokio::test]
-async fn files_that_cannot_be_read_at_a_moment_are_read_again() {
-    let dir = tempfile::tempdir().unwrap();
-    let files = testing::write(dir.path(), "a", &["a.example"]);
-    let next = testing::write(dir.path(), "next", &["a.example"]);
-    let new = trusted(&next);
-    let (keyring, stamps) = Keyring::open("test", std::slice::from_ref(&files), &provider()).unwrap();
-    replace(&next.certificate, &files.certificate);
-    replace(&next.key, &files.key);
-    fs::set_permissions(&files.key, fs::Permissions::from_mode(0o0)).unwrap();
-    let stamps = without_rights(|| keyring.look(stamps));
-    assert_ne!(current(&keyring), new);
-    if fs::File::open(&files.key).is_err() {
-        // This user needs the mode.
-        fs::set_permissions(&files.key, fs::Permissions::from_mode(0o600)).unwrap();
-    }
-    let stamps = keyring.look(stamps);
-    assert_eq!(current(&keyring), new);
-    assert_eq!(keyring.look(stamps.clone()), stamps);
-}
-
-#[tokio::test]
-async fn files_that_keep_their_time_and_size_are_seen_to_change() {
-    let dir = tempfile::tempdir().unwrap();
-    let files = testing::write(dir.path(), "a", &["a.example"]);
-    let next = testing::write(dir.path(), "next", &["a.example"]);
-    let time = fs::metadata(&files.key).unwrap().modified().unwrap();
-    // Write all in place, with one size and one time.
-    let overwrite = |with: &CertificateFiles| {
-        for (from, to) in [(&with.certificate, &files.certificate), (&with.key, &files.key)] {
-            let text = format!("{:2000}", fs::read_to_string(from).unwrap());
-            fs::write(to, text).unwrap();
-            fs::File::options()
-                .write(true)
-                .open(to)
-                .unwrap()
-                .set_modified(time)
-                .unwrap();
-        }
-    };
-    overwrite(&files.clone());
-    let (keyring, stamps) = Keyring::open("test", std::slice::from_ref(&files), &provider()).unwrap();
-    let new = trusted(&next);
-    // The clock of a file system has ticks: wait for the next one.
-    let now = |file: &Path| fs::metadata(file).map(|m| (m.ctime(), m.ctime_nsec())).unwrap();
-    let clock = dir.path().join("clock");
-    while fs::write(&clock, "").is_ok() && now(&clock) == now(&files.key) {}
-    overwrite(&next);
-    keyring.look(stamps);
-    assert_eq!(current(&keyring), new);
 }
 
 /// Returns a client whose TLS is terminated, and a server; a task relays between them until nothing passes for so long.
