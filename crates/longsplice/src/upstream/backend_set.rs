@@ -33,6 +33,8 @@ pub(super) struct Member {
     dual: bool,
     /// Index of its entry.
     entry: usize,
+    /// Names that it has by later entries with its address.
+    also: Vec<String>,
 }
 
 /// All servers of an upstream.
@@ -47,6 +49,8 @@ pub(super) struct BackendSet {
     /// Removed servers with open connections: a server that returns keeps its state and its count.
     former: HashMap<Key, Weak<Server>>,
     drains: Drains,
+    /// Entries with an address of an earlier entry, by their labels; the log has told of them.
+    repeats: HashSet<(String, SocketAddr)>,
 }
 
 /// Properties of a client that a choice depends on.
@@ -101,6 +105,7 @@ impl BackendSet {
             candidates: Vec::new(),
             former: HashMap::new(),
             drains: Drains::default(),
+            repeats: HashSet::new(),
         }
     }
 
@@ -108,25 +113,43 @@ impl BackendSet {
     /// configured server.
     pub(super) fn rebuild(&mut self, config: &UpstreamConfig, entries: Vec<Arc<Entry>>, now: Duration) {
         let mut known = self.known();
-        let mut taken = HashSet::new();
+        let mut repeats = HashSet::new();
+        let mut taken: HashMap<SocketAddr, usize> = HashMap::new();
         for (index, (server, entry)) in config.servers.iter().zip(&entries).enumerate() {
             let sites = entry.sites();
             let (v4, v6): (Vec<&ResolvedAddr>, Vec<&ResolvedAddr>) =
                 sites.iter().partition(|s| s.address.is_ipv4());
             let dual = !v4.is_empty() && !v6.is_empty();
             let heaviest = sites.iter().filter_map(|s| s.weight).max();
-            for site in sites.iter().filter(|site| taken.insert(site.address)) {
+            for site in sites.iter() {
                 let label = server.label();
                 let name = match entry.is_name() {
                     true => format!("{label}@{}", site.address),
                     false => label.clone(),
                 };
+                let place = *taken.entry(site.address).or_insert(self.members.len());
+                if let Some(first) = self.members.get_mut(place) {
+                    if first.entry != index {
+                        let repeat = (label.clone(), site.address);
+                        if !self.repeats.contains(&repeat) {
+                            let (upstream, server, earlier) = (&config.name, &name, first.server.name());
+                            tracing::warn!(
+                                upstream,
+                                server,
+                                earlier,
+                                "an address is listed twice: the weight, limit and backup of the earlier one hold; list it once"
+                            );
+                        }
+                        repeats.insert(repeat);
+                        first.also.extend([name, label]);
+                    }
+                    continue;
+                }
                 let back = (now > BEGINNING).then_some(now);
                 let found = known
                     .remove(&(name.clone(), site.address))
                     .unwrap_or_else(|| Arc::new(Server::new(config, &label, name, site.address, back)));
                 found.configure(config);
-                found.set_drained(self.drains.covers(&found), now);
                 self.members.push(Member {
                     server: found,
                     weight: weight(server, site, heaviest),
@@ -135,9 +158,15 @@ impl BackendSet {
                     tier: tier(config.balance.algorithm, server.backup, index, site.rank),
                     dual,
                     entry: index,
+                    also: Vec::new(),
                 });
             }
         }
+        for member in &self.members {
+            let is_drained = self.drains.covers(|name| member.is_called(name));
+            member.server.set_drained(is_drained, now);
+        }
+        self.repeats = repeats;
         for gone in known.into_values() {
             gone.idle.clear();
             if Arc::strong_count(&gone) > 1 {
@@ -219,7 +248,7 @@ impl BackendSet {
 
     /// Drains the servers of this name or undoes it, and returns how many have it. An entry without an address counts.
     pub(super) fn drain(&mut self, config: &UpstreamConfig, name: &str, drain: bool, now: Duration) -> usize {
-        let called: Vec<_> = self.members.iter().filter(|m| m.server.is_called(name)).collect();
+        let called: Vec<_> = self.members.iter().filter(|m| m.is_called(name)).collect();
         let listed = config.servers.iter().filter(|s| s.label() == name).count();
         match called.len() + listed {
             1.. => self.drains.command(name, drain),
@@ -288,6 +317,11 @@ impl BackendSet {
 }
 
 impl Member {
+    /// Returns whether an operator may mean it by this name.
+    fn is_called(&self, name: &str) -> bool {
+        self.server.is_called(name) || self.also.iter().any(|also| also == name)
+    }
+
     fn is_full(&self) -> bool {
         let open = self.server.open.load(Ordering::Relaxed);
         self.max_connections.is_some_and(|most| open >= most)

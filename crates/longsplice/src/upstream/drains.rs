@@ -1,7 +1,5 @@
 //! Remembers which servers an operator drained, by name: a name may get other addresses later.
 
-use super::server::Server;
-
 /// Commands of an operator. A server obeys the newest one that names it.
 #[derive(Debug, Default)]
 pub(super) struct Drains {
@@ -29,11 +27,11 @@ impl Drains {
         self.commands.drain(..of_use.unwrap_or(self.commands.len()));
     }
 
-    /// Returns whether a server is drained.
-    pub(super) fn covers(&self, server: &Server) -> bool {
+    /// Returns whether a server is drained that has the names for which `is_called` is true.
+    pub(super) fn covers(&self, is_called: impl Fn(&str) -> bool) -> bool {
         let mut newest_first = self.commands.iter().rev();
         newest_first
-            .find(|(name, _)| server.is_called(name))
+            .find(|(name, _)| is_called(name))
             .is_some_and(|(_, drain)| *drain)
     }
 }

@@ -149,7 +149,7 @@ impl Server {
         &self.cookie
     }
 
-    /// Returns whether an operator may mean it by this name.
+    /// Returns whether an operator may mean it by this name. Another entry may give it further names.
     pub(super) fn is_called(&self, name: &str) -> bool {
         name == self.name || name == self.label || self.address.to_string() == name
     }

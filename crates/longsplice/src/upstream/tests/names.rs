@@ -283,6 +283,46 @@ async fn a_name_stays_drained_for_all_addresses_but_those_that_are_ready_again()
 }
 
 #[tokio::test]
+async fn a_name_drains_an_address_that_an_earlier_entry_has_too() {
+    let dns = NameServer::new().await;
+    dns.set("a.pool", &[ip(1)]);
+    dns.set("b.pool", &[ip(1), ip(2)]);
+    let names = Arc::new(Names::of_server(dns.address));
+    let config = config("servers = [\"a.pool:80\", \"b.pool:80\"]");
+    let all = Upstreams::build(&config, &splicer(), None, &names);
+    let u = all.get("u").unwrap();
+    until("there are two", || addresses(u).len() == 2).await;
+    let states = || [u.server(0), u.server(1)].map(|s| (s.address, s.state));
+    let expected = |one: &str, two: &str| {
+        [("127.0.0.1:80", one), ("127.0.0.2:80", two)].map(|(a, state)| (a.to_owned(), state.to_owned()))
+    };
+    until("both names have it", || {
+        all.drain("u", "b.pool:80@127.0.0.1:80", false) == Ok(1)
+    })
+    .await;
+    assert_eq!(all.drain("u", "b.pool:80", true), Ok(2));
+    assert_eq!(states(), expected("draining", "draining"));
+    let all = all.next(&config, &splicer());
+    assert_eq!(states(), expected("draining", "draining"), "after a reload");
+    assert_eq!(all.drain("u", "a.pool:80", false), Ok(1));
+    assert_eq!(states(), expected("up", "draining"), "the newest command holds");
+    assert_eq!(all.drain("u", "b.pool:80", false), Ok(2));
+    assert_eq!(states(), expected("up", "up"));
+    // An address that the later entry gets while it is drained is drained, too.
+    assert_eq!(all.drain("u", "b.pool:80", true), Ok(2));
+    dns.set("b.pool", &[ip(2)]);
+    until("it is the first entry's alone", || {
+        states() == expected("up", "draining")
+    })
+    .await;
+    dns.set("b.pool", &[ip(1), ip(2)]);
+    until("it is both entries'", || {
+        states() == expected("draining", "draining")
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn the_hosts_file_is_respected() {
     let a = Backend::new().await;
     let u = upstream(&format!("servers = [\"localhost:{}\"]", a.address.port()));
