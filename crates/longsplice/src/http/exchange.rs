@@ -281,10 +281,12 @@ fn not_taken() -> Failed {
     Failed::Server(Failure::Timeout, "it does not take the request".to_owned())
 }
 
-/// Returns the failure for a server's connection that ended before its reply.
+/// Returns the failure for a server's connection that ended before its reply. A client must not be able to put a server
+/// out: a server may close because the rest of a body does not come.
 fn ended(request: &Request, at: &AtServer, why: String) -> Failed {
     match at.reused && may_send_again(request, at) {
         true => Failed::Stale,
+        false if !at.upload.has_ended() => Failed::Server(Failure::Unfinished, why),
         false => Failed::Server(Failure::Closed, why),
     }
 }

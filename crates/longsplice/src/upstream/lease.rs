@@ -86,6 +86,8 @@ pub enum Failure {
     Unfit,
     /// The reply did not begin in time, while the client waited to be asked for the body.
     Withheld,
+    /// The server closed or reset the connection before its reply, while the client still owed a part of the body.
+    Unfinished,
 }
 
 impl Tenure {
@@ -176,7 +178,8 @@ impl Tenure {
     }
 
     /// Counts a failure of the server. Do not call it for an idle connection that turned out dead: that is no fault. A
-    /// `Closed` or `Timeout` on a reused connection, an `Unfit` and a `Withheld` are counted, but do not affect the server's health.
+    /// `Closed` or `Timeout` on a reused connection, an `Unfit`, a `Withheld` and an `Unfinished` are counted, but do not affect the
+    /// server's health.
     pub fn failed(&self, how: Failure) {
         let counts = &self.server.counts;
         let (act, count) = match how {
@@ -192,7 +195,7 @@ impl Tenure {
             Failure::Timeout => "it did not reply in time",
             Failure::Malformed => "what it sent was no reply",
             // The client may have caused it.
-            Failure::Unfit | Failure::Withheld => return,
+            Failure::Unfit | Failure::Withheld | Failure::Unfinished => return,
         };
         if let Some(state) = &self.state {
             state.note_failure(&self.server, act, why);

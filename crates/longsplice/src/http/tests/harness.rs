@@ -1,13 +1,18 @@
 //! Runs a listener for HTTP in this process, with scripted servers and clients: real sockets, and a splicer that only
 //! relays.
 
-use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    path::Path,
+    sync::Arc,
+    time::Duration,
+};
 
 use longsplice_engine::{OpenError, Splicer, SplicerConfig};
-use rustls::pki_types::{CertificateDer, ServerName, pem::PemObject};
+use rustls::pki_types::ServerName;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpListener, TcpStream},
+    net::{TcpListener, TcpSocket, TcpStream},
     sync::mpsc,
     task::JoinSet,
     time::{sleep, timeout},
@@ -120,6 +125,13 @@ impl Switch {
     pub(super) async fn client(&self) -> Client {
         Client::of(&self.socket).await
     }
+
+    /// Connects a client at the address 127.0.0.`host`.
+    pub(super) async fn client_at(&self, host: u8) -> Client {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind((Ipv4Addr::new(127, 0, 0, host), 0).into()).unwrap();
+        Client(socket.connect(self.address()).await.unwrap())
+    }
 }
 
 /// Reads the configuration of a listener with these keys, and the tables behind them.
@@ -183,7 +195,7 @@ impl Certified {
     /// Writes a certificate into this folder.
     pub(super) fn new(dir: &Path) -> Certified {
         let files = testing::write(dir, "a", &["a.example"]);
-        let trusted = CertificateDer::from_pem_file(&files.certificate).unwrap();
+        let trusted = testing::trusted(&files);
         let (certificate, key) = (files.certificate.display(), files.key.display());
         Certified {
             table: format!("[listener.tls]\ncertificate = \"{certificate}\"\nkey = \"{key}\"\n"),

@@ -224,3 +224,33 @@ async fn a_server_that_never_says_continue_is_late_and_stays_up() {
         assert_eq!(switch.failures(), 0);
     }
 }
+
+#[tokio::test]
+async fn a_server_that_gives_a_withheld_body_up_stays_up() {
+    const BEGUN: &str = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\nx";
+    const WHOLE: &str = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\nx";
+    let mut server = Server::new().await;
+    let keys = format!(
+        "servers = \"{}\"\noutlier_detection = {{ failures = 5, period = \"1h\" }}",
+        server.address
+    );
+    let switch = Switch::new(server.address, "", &to_v(&keys)).await;
+    // Let two clients take turns: the failures of one alone would not count in any case.
+    let cases = (0..20).map(|_| (BEGUN, "up"));
+    let dead = [(WHOLE, "up"); 4].into_iter().chain([(WHOLE, "out")]);
+    for ((request, state), n) in cases.chain(dead).zip(0..) {
+        let mut client = switch.client_at(1 + n % 2).await;
+        client.send(request).await;
+        let mut at_server = server.next().await;
+        at_server.until("\r\n\r\nx").await;
+        drop(at_server);
+        let answer = client.until("\r\n\r\n").await;
+        assert!(answer.starts_with("HTTP/1.1 502 "), "{n}: {answer}");
+        let status = switch.status("v", 0);
+        assert_eq!(
+            (status.failures_total, &*status.state),
+            (u64::from(n) + 1, state),
+            "{n}"
+        );
+    }
+}
