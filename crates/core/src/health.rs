@@ -2,7 +2,7 @@
 //!
 //! Times are spans since an origin that the caller keeps.
 
-use std::{collections::VecDeque, time::Duration};
+use std::{collections::VecDeque, net::IpAddr, time::Duration};
 
 use crate::balance::FULL_SHARE;
 
@@ -62,7 +62,7 @@ impl Active {
 /// Rules by which failed connections take a server out, and for how long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PassiveRules {
-    /// Number of failures in a row that take the server out; 0: never.
+    /// Number of failures in a row that take the server out; 0: never. Those of one client alone must go on for `period`.
     pub failures: u32,
     /// Time within which all of them must happen.
     pub period: Duration,
@@ -77,11 +77,16 @@ const MAX_DOUBLINGS: u32 = 5;
 ///
 /// A success ends a row of failures: a busy server with few failures among many requests stays. After its time out a server is on
 /// trial: its first success clears it, its first failure takes it out for twice as long.
+///
+/// A failure may be the doing of the client that met it. Those of one client alone take the server out only once they have
+/// gone on for a whole `period`, and on trial they never double its time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Passive {
     rules: PassiveRules,
-    /// Times of the last failures in a row, at most `failures` of them.
-    row: VecDeque<Duration>,
+    /// Times of the last failures in a row, at most `failures` of them, with the clients that may have caused them.
+    row: VecDeque<(Duration, Option<IpAddr>)>,
+    /// Time at which the row began; earlier failures than those of `row` may belong to it.
+    since: Duration,
     out_until: Option<Duration>,
     doublings: u32,
 }
@@ -92,6 +97,7 @@ impl Passive {
         Passive {
             rules,
             row: VecDeque::new(),
+            since: Duration::ZERO,
             out_until: None,
             doublings: 0,
         }
@@ -106,25 +112,43 @@ impl Passive {
         }
     }
 
-    /// Notes a failure; returns for how long it takes the server out.
-    pub fn failed(&mut self, now: Duration) -> Option<Duration> {
+    /// Notes a failure; returns for how long it takes the server out. `client` is the client that may have caused it; `None`
+    /// if no client can.
+    pub fn failed(&mut self, now: Duration, client: Option<IpAddr>) -> Option<Duration> {
         // A request that was under way when the server went out tells nothing new.
         if self.rules.failures == 0 || self.is_out(now) {
             return None;
         }
-        if self.out_until.is_some() {
-            self.doublings = (self.doublings + 1).min(MAX_DOUBLINGS);
-            return Some(self.put_out(now));
-        }
-        self.row.push_back(now);
-        while self
-            .row
-            .front()
-            .is_some_and(|first| now.saturating_sub(*first) > self.rules.period)
-        {
+        let (on_trial, period) = (self.out_until.is_some(), self.rules.period);
+        let is_old = |(then, _): &(Duration, _)| !on_trial && now.saturating_sub(*then) > period;
+        while self.row.front().is_some_and(is_old) {
             self.row.pop_front();
         }
-        (self.row.len() >= self.rules.failures as usize).then(|| self.put_out(now))
+        if self.row.is_empty() {
+            self.since = now;
+        }
+        self.row.push_back((now, client));
+        let is_long_enough = self.row.len() >= self.rules.failures as usize;
+        let goes_out = match self.is_of_one_client() {
+            true => is_long_enough && now.saturating_sub(self.since) >= period,
+            false => is_long_enough || on_trial,
+        };
+        if goes_out {
+            if on_trial && !self.is_of_one_client() {
+                self.doublings = (self.doublings + 1).min(MAX_DOUBLINGS);
+            }
+            return Some(self.put_out(now));
+        }
+        if self.row.len() > self.rules.failures as usize {
+            self.row.pop_front();
+        }
+        None
+    }
+
+    /// Returns whether one client alone may have caused all failures of the row.
+    fn is_of_one_client(&self) -> bool {
+        let first = self.row.front().and_then(|(_, client)| *client);
+        first.is_some() && self.row.iter().all(|(_, client)| *client == first)
     }
 
     /// Notes a success.
@@ -208,12 +232,12 @@ mod tests {
         let mut server = Passive::new(RULES);
         // The failures are too far apart.
         for t in [0, 6, 12, 18] {
-            assert_eq!(server.failed(s(t)), None);
+            assert_eq!(server.failed(s(t), None), None);
         }
         server.succeeded(s(19));
-        assert_eq!(server.failed(s(20)), None);
-        assert_eq!(server.failed(s(20)), None);
-        assert_eq!(server.failed(s(20)), Some(s(5)));
+        assert_eq!(server.failed(s(20), None), None);
+        assert_eq!(server.failed(s(20), None), None);
+        assert_eq!(server.failed(s(20), None), Some(s(5)));
         assert!(server.is_out(s(24)) && !server.is_out(s(25)));
         assert_eq!(
             [s(20), s(24), s(25)].map(|now| server.out_until(now)),
@@ -226,36 +250,91 @@ mod tests {
         let mut server = Passive::new(RULES);
         let mut now = s(0);
         for _ in 0..3 {
-            server.failed(now);
+            server.failed(now, None);
         }
         let mut times = Vec::new();
         for _ in 0..7 {
             // Failures of requests that were under way do not count.
-            assert_eq!(server.failed(now), None);
+            assert_eq!(server.failed(now, None), None);
             server.succeeded(now);
             assert!(server.is_out(now));
             now += s(1000);
             assert!(server.on_trial_since(now).is_some(), "{times:?}");
-            times.push(server.failed(now).unwrap());
+            times.push(server.failed(now, None).unwrap());
         }
         assert_eq!(times, [10, 20, 40, 80, 160, 160, 160].map(s));
         server.clear();
         assert!(!server.is_out(now));
         for _ in 0..3 {
-            server.failed(now);
+            server.failed(now, None);
         }
         now += s(1000);
         server.succeeded(now);
         assert_eq!(server.on_trial_since(now), None);
-        assert_eq!(server.failed(now), None);
+        assert_eq!(server.failed(now, None), None);
     }
 
     #[test]
     fn no_failures_asked_for_means_never_out() {
         let mut server = Passive::new(PassiveRules { failures: 0, ..RULES });
         for t in 0..100 {
-            assert_eq!(server.failed(s(t)), None);
+            assert_eq!(server.failed(s(t), None), None);
         }
+    }
+
+    fn client(n: u8) -> Option<IpAddr> {
+        Some(IpAddr::from([192, 0, 2, n]))
+    }
+
+    #[test]
+    fn failures_that_one_client_may_have_caused_need_a_second_client_or_a_whole_period() {
+        let mut server = Passive::new(RULES);
+        for t in [0, 1, 2, 3, 4, 5, 6, 7, 8, 9] {
+            assert_eq!(server.failed(s(t), client(1)), None, "{t}");
+        }
+        assert!(server.row.len() <= 3, "{:?}", server.row);
+        assert_eq!(server.failed(s(9), client(2)), Some(s(5)));
+        // On trial, one client cannot double the time, and two can.
+        for t in [14, 15, 16] {
+            assert_eq!(server.failed(s(t), client(1)), None, "{t}");
+        }
+        assert_eq!(server.failed(s(16), client(2)), Some(s(10)));
+        // On trial, one client's failures do take it out for the same time after a period.
+        for t in [30, 31, 39] {
+            assert_eq!(server.failed(s(t), client(1)), None, "{t}");
+        }
+        assert_eq!(server.failed(s(40), client(1)), Some(s(10)));
+        server.clear();
+        // A failure that no client can have caused is as good as a second client.
+        assert_eq!(server.failed(s(60), client(1)), None);
+        assert_eq!(server.failed(s(60), client(1)), None);
+        assert_eq!(server.failed(s(60), None), Some(s(5)));
+    }
+
+    #[test]
+    fn one_clients_failures_must_go_on_without_a_success_or_a_pause() {
+        let mut server = Passive::new(RULES);
+        for t in [0, 4, 8] {
+            assert_eq!(server.failed(s(t), client(1)), None);
+        }
+        server.succeeded(s(9));
+        for t in [10, 12, 14, 16, 18] {
+            assert_eq!(server.failed(s(t), client(1)), None, "{t}");
+        }
+        // The row ends with a pause that is longer than the period.
+        for t in [29, 30, 31, 32, 38] {
+            assert_eq!(server.failed(s(t), client(1)), None, "{t}");
+        }
+        assert_eq!(server.failed(s(39), client(1)), Some(s(5)));
+    }
+
+    #[test]
+    fn one_failure_that_is_asked_for_needs_two_clients_too() {
+        let mut server = Passive::new(PassiveRules { failures: 1, ..RULES });
+        for t in 0..5 {
+            assert_eq!(server.failed(s(t), client(1)), None);
+        }
+        assert_eq!(server.failed(s(5), client(2)), Some(s(5)));
     }
 
     #[test]

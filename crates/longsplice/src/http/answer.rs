@@ -227,7 +227,9 @@ impl Session<'_> {
                         let why = "the head of the server's reply is malformed or too long, or does not fit the request";
                         OwnAnswer::new(502, End::BadReply, why)
                     }
-                    Failure::Connect | Failure::Closed | Failure::Unfinished => OwnAnswer::no_reply(),
+                    Failure::Connect | Failure::ConnectAsClient | Failure::Closed | Failure::Unfinished => {
+                        OwnAnswer::no_reply()
+                    }
                 }
             }
         };

@@ -2,7 +2,7 @@
 
 use std::{
     fmt,
-    net::SocketAddr,
+    net::{IpAddr, Ipv6Addr, SocketAddr},
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
@@ -41,6 +41,8 @@ pub struct Tenure {
     /// True if its connection has served a request before.
     reused: bool,
     sticky: bool,
+    /// Client that may cause failures; `None` if it is not known.
+    client: Option<IpAddr>,
 }
 
 /// A server of an upstream, for permits that stay counted without a `Tenure`.
@@ -49,6 +51,7 @@ pub struct Site {
     server: Arc<Server>,
     state: Arc<UpstreamState>,
     sticky: bool,
+    client: Option<IpAddr>,
 }
 
 impl Site {
@@ -66,6 +69,7 @@ impl Site {
             next: None,
             reused: false,
             sticky: self.sticky,
+            client: self.client,
         }
     }
 }
@@ -75,6 +79,8 @@ impl Site {
 pub enum Failure {
     /// The server refused the connection, or did not accept it in time.
     Connect,
+    /// The server did not accept a connection from the client's own address: it may refuse that address alone.
+    ConnectAsClient,
     /// The server closed or reset the connection before its reply.
     Closed,
     /// The reply did not begin in time.
@@ -91,14 +97,15 @@ pub enum Failure {
 }
 
 impl Tenure {
-    /// Creates a permit at a server that counts it already.
-    pub(super) fn new(server: Arc<Server>, state: &Arc<UpstreamState>) -> Tenure {
+    /// Creates a permit at a server that counts it already, for a client at this address.
+    pub(super) fn new(server: Arc<Server>, state: &Arc<UpstreamState>, client: IpAddr) -> Tenure {
         Tenure {
             server,
             sticky: state.config().sticky.is_some(),
             state: Some(Arc::clone(state)),
             next: None,
             reused: false,
+            client: Some(one_client(client)),
         }
     }
 
@@ -112,6 +119,7 @@ impl Tenure {
             next: None,
             reused: false,
             sticky: false,
+            client: None,
         }
     }
 
@@ -136,6 +144,7 @@ impl Tenure {
             server: Arc::clone(&self.server),
             state: Arc::clone(self.state.as_ref()?),
             sticky: self.sticky,
+            client: self.client,
         })
     }
 
@@ -172,7 +181,10 @@ impl Tenure {
         counts.reply_micros.fetch_add(micros, Ordering::Relaxed);
         let Some(state) = &self.state else { return };
         match status >= 500 && state.config().outlier_status {
-            true => state.note_failure(&self.server, Act::Reply, &format!("status {status}")),
+            true => {
+                let why = format!("status {status}");
+                state.note_failure(&self.server, Act::Reply, self.client, &why);
+            }
             false => state.note_success(&self.server, Act::Reply),
         }
     }
@@ -183,12 +195,15 @@ impl Tenure {
     pub fn failed(&self, how: Failure) {
         let counts = &self.server.counts;
         let (act, count) = match how {
-            Failure::Connect => (Act::Connect, &counts.connect_failures),
+            Failure::Connect | Failure::ConnectAsClient => (Act::Connect, &counts.connect_failures),
             _ => (Act::Reply, &counts.failures),
         };
+        // The switch's own connections say nothing about a client.
+        let client = self.client.filter(|_| how != Failure::Connect);
         count.fetch_add(1, Ordering::Relaxed);
         let why = match how {
             Failure::Connect => "it could not be connected to",
+            Failure::ConnectAsClient => "it could not be connected to from the addresses of clients",
             // An earlier client may have caused the end of a reused connection.
             Failure::Closed | Failure::Timeout if self.reused => return,
             Failure::Closed => "it closed before it replied",
@@ -198,8 +213,17 @@ impl Tenure {
             Failure::Unfit | Failure::Withheld | Failure::Unfinished => return,
         };
         if let Some(state) = &self.state {
-            state.note_failure(&self.server, act, why);
+            state.note_failure(&self.server, act, client, why);
         }
+    }
+}
+
+/// Returns what is taken for one client: an IPv4 address, or the IPv6 prefix of 64 bits, in which a client has any number of
+/// addresses (RFC 4291 section 2.5.4).
+fn one_client(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(ip) => IpAddr::V6(Ipv6Addr::from_bits(ip.to_bits() & (u128::MAX << 64))),
+        ipv4 => ipv4,
     }
 }
 

@@ -158,7 +158,7 @@ impl<'a> Search<'a> {
                 }
             }
         };
-        Ok(Tenure::new(server, state))
+        Ok(Tenure::new(server, state, self.ask.peer.ip()))
     }
 
     /// Takes an idle connection, or makes a new one. Returns it, and whether it was idle.
@@ -196,7 +196,10 @@ impl<'a> Search<'a> {
             }
             Err(error) => {
                 if is_of_the_server(&error) {
-                    permit.failed(Failure::Connect);
+                    permit.failed(match ask.source {
+                        SourceAddress::Forwarder => Failure::Connect,
+                        SourceAddress::Client | SourceAddress::ClientAndPort => Failure::ConnectAsClient,
+                    });
                 }
                 Err(error)
             }

@@ -1,7 +1,7 @@
 //! State of one server: its address, health, counts and idle connections.
 
 use std::{
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     time::Duration,
 };
@@ -245,9 +245,10 @@ impl Server {
         health.back = health.back.max(trial);
     }
 
-    /// Records a failure. Returns for how long the server is out, if that takes it out.
-    pub(super) fn failed(&self, in_what: Act, now: Duration) -> Option<Duration> {
-        let out = self.health.lock().passive(in_what).failed(now);
+    /// Records a failure, with the client that may have caused it. Returns for how long the server is out, if that takes
+    /// it out.
+    pub(super) fn failed(&self, in_what: Act, client: Option<IpAddr>, now: Duration) -> Option<Duration> {
+        let out = self.health.lock().passive(in_what).failed(now, client);
         if out.is_some() {
             self.idle.clear();
         }

@@ -2,7 +2,7 @@
 //! outlives a reload.
 
 use std::{
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     sync::{
         Arc, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -234,9 +234,15 @@ impl UpstreamState {
             .serve(&mut inner.backends, &self.name, self.now(), most);
     }
 
-    /// Records a failure of a server.
-    pub(super) fn note_failure(self: &Arc<Self>, server: &Server, act: Act, why: &str) {
-        if let Some(out) = server.failed(act, self.now()) {
+    /// Records a failure of a server; `client` may have caused it.
+    pub(super) fn note_failure(
+        self: &Arc<Self>,
+        server: &Server,
+        act: Act,
+        client: Option<IpAddr>,
+        why: &str,
+    ) {
+        if let Some(out) = server.failed(act, client, self.now()) {
             let (upstream, server) = (&self.name, server.name());
             let seconds = out.as_secs_f64();
             tracing::warn!(upstream, server, why, seconds, "the server is out for a while");

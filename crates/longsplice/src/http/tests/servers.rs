@@ -85,8 +85,8 @@ async fn a_server_whose_bodies_are_nonsense_goes_out() {
         server.address
     );
     let switch = Switch::new(server.address, "", &to_v(&keys)).await;
-    let mut client = switch.client().await;
-    for state in ["up", "out"] {
+    for (host, state) in [(1, "up"), (2, "out")] {
+        let mut client = switch.client_at(host).await;
         client.send(GET).await;
         let mut at_server = server.next().await;
         at_server.until("\r\n\r\n").await;
@@ -135,8 +135,8 @@ async fn a_reply_that_its_client_has_made_unfit_is_not_held_against_the_server()
         ),
     ];
     let count = cases.len() as u64;
-    for (request, reply) in cases {
-        let mut client = switch.client().await;
+    for ((request, reply), host) in cases.into_iter().zip(1..) {
+        let mut client = switch.client_at(host).await;
         client.send(request).await;
         let mut at_server = server.next().await;
         at_server.until("\r\n\r\n").await;
@@ -147,14 +147,16 @@ async fn a_reply_that_its_client_has_made_unfit_is_not_held_against_the_server()
         assert_eq!(switch.status("v", 0).state, "up", "{what}");
     }
     assert_eq!(switch.status("v", 0).failures_total, count);
-    // A first line that is none is the server's doing.
-    let mut client = switch.client().await;
-    client.send(GET).await;
-    let mut at_server = server.next().await;
-    at_server.until("\r\n\r\n").await;
-    at_server.send("HTTP/1.1 OK\r\n\r\n").await;
-    client.until("\r\n\r\n").await;
-    assert_eq!(switch.status("v", 0).state, "out");
+    // A first line that is none is the server's doing, if two clients get it.
+    for (host, state) in [(1, "up"), (2, "out")] {
+        let mut client = switch.client_at(host).await;
+        client.send(GET).await;
+        let mut at_server = server.next().await;
+        at_server.until("\r\n\r\n").await;
+        at_server.send("HTTP/1.1 OK\r\n\r\n").await;
+        client.until("\r\n\r\n").await;
+        assert_eq!(switch.status("v", 0).state, state);
+    }
 }
 
 #[tokio::test]
@@ -191,8 +193,13 @@ async fn a_server_that_never_says_continue_is_late_and_stays_up() {
     );
     let switch = Switch::new(server.address, "reply_timeout = \"300ms\"", &to_v(&keys)).await;
     // The client alone chooses to withhold the body. A server that has all of it has no excuse.
-    for (failures, sent, state) in [(1, "", "up"), (2, "body", "out")] {
-        let mut client = switch.client().await;
+    for (failures, sent, state) in [
+        (1, "", "up"),
+        (2, "", "up"),
+        (3, "body", "up"),
+        (4, "body", "out"),
+    ] {
+        let mut client = switch.client_at(failures).await;
         client.send(format!("{expects}{sent}")).await;
         let mut at_server = server.next().await;
         at_server.until(&format!("\r\n\r\n{sent}")).await;
@@ -201,7 +208,7 @@ async fn a_server_that_never_says_continue_is_late_and_stays_up() {
         let status = switch.status("v", 0);
         assert_eq!(
             (status.failures_total, status.state.as_str()),
-            (failures, state),
+            (failures.into(), state),
             "{sent}"
         );
     }

@@ -140,18 +140,18 @@ async fn replies_count_too_and_the_last_server_is_never_out() {
         "{}\noutlier_detection = {{ failures = 2, ejection_time = \"60s\", status = true }}",
         list(&[a.address, b.address])
     ));
-    let guest = Guest::new().await;
-    let fail = async |server: SocketAddr| {
-        let all: Vec<_> = [
-            u.lease_for(&guest).await.unwrap(),
-            u.lease_for(&guest).await.unwrap(),
-        ]
-        .into();
-        let one = all.into_iter().find(|l| l.address() == server).unwrap();
-        one.tenure.answered(502, Duration::from_millis(1));
-        one.tenure.failed(Failure::Timeout);
+    let (guest, other) = (Guest::new().await, Guest::of_host(2).await);
+    let lease_of = async |server: SocketAddr, guest: &Guest| {
+        let all = [
+            u.lease_for(guest).await.unwrap(),
+            u.lease_for(guest).await.unwrap(),
+        ];
+        all.into_iter().find(|l| l.address() == server).unwrap()
     };
-    fail(a.address).await;
+    let lease = lease_of(a.address, &guest).await;
+    lease.tenure.answered(502, Duration::from_millis(1));
+    let lease = lease_of(a.address, &other).await;
+    lease.tenure.failed(Failure::Timeout);
     assert_eq!(
         (u.server(0).state.as_str(), u.server(0).replies_total),
         ("out", [0, 0, 0, 0, 1])
@@ -161,6 +161,7 @@ async fn replies_count_too_and_the_last_server_is_never_out() {
     }
     let lease = u.lease_for(&guest).await.unwrap();
     lease.tenure.failed(Failure::Closed);
+    let lease = u.lease_for(&other).await.unwrap();
     lease.tenure.failed(Failure::Malformed);
     assert_eq!(u.server(1).state, "out");
     // Both servers are out now, so both serve.
@@ -286,10 +287,69 @@ async fn what_becomes_of_a_connection_that_others_have_used_is_not_held_against_
         ("up", 3)
     );
     // Over new connections, a timeout does count against the server.
-    for _ in 0..2 {
-        let lease = u.lease_for(&guest).await.unwrap();
+    for guest in [&guest, &Guest::of_host(2).await] {
+        let lease = u.lease_for(guest).await.unwrap();
         assert!(!lease.reused);
         lease.tenure.failed(Failure::Timeout);
     }
     assert_eq!(u.server(0).state, "out");
+}
+
+/// Returns the states of both servers.
+fn states(u: &Upstream) -> [String; 2] {
+    [u.server(0).state, u.server(1).state]
+}
+
+#[tokio::test]
+async fn one_client_alone_puts_no_server_out_and_a_second_one_does() {
+    let (a, b) = (Backend::new().await, Backend::new().await);
+    let u = upstream(&format!(
+        "{}\noutlier_detection = {{ failures = 5, period = \"1h\", status = true }}",
+        list(&[a.address, b.address])
+    ));
+    let (guest, other) = (Guest::new().await, Guest::of_host(2).await);
+    for how in [Failure::Closed, Failure::Timeout, Failure::Malformed] {
+        for _ in 0..20 {
+            let lease = u.lease_for(&guest).await.unwrap();
+            lease.tenure.failed(how);
+            let lease = u.lease_for(&guest).await.unwrap();
+            lease.tenure.answered(500, Duration::ZERO);
+        }
+        assert_eq!(states(&u), ["up", "up"], "{how:?}");
+    }
+    for _ in 0..2 {
+        let lease = u.lease_for(&other).await.unwrap();
+        lease.tenure.failed(Failure::Closed);
+    }
+    assert_eq!(states(&u), ["out", "out"]);
+}
+
+/// Connects from the addresses of clients, which needs CAP_NET_ADMIN.
+#[tokio::test]
+async fn servers_that_refuse_one_clients_address_stay_up() {
+    let keys = "balance = \"round_robin\"\noutlier_detection = { failures = 5, period = \"1h\" }";
+    let u = upstream(&format!("{}\n{keys}", list(&[closed().await, closed().await])));
+    let (guest, other) = (Guest::new().await, Guest::of_host(2).await);
+    let refused = async |guest: &Guest, source| {
+        let ask = Ask {
+            source,
+            ..guest.ask()
+        };
+        let why = u.lease(&ask).await.unwrap_err().to_string();
+        assert!(why.contains("Connection refused"), "{why}");
+    };
+    for _ in 0..20 {
+        refused(&guest, SourceAddress::Client).await;
+    }
+    let failures = [u.server(0), u.server(1)].map(|s| s.connect_failures_total);
+    assert_eq!((states(&u), failures), (["up", "up"].map(String::from), [20, 20]));
+    refused(&other, SourceAddress::Client).await;
+    assert_eq!(states(&u), ["out", "out"], "two clients were refused");
+
+    // The switch's own address is no client's doing.
+    let u = upstream(&format!("{}\n{keys}", list(&[closed().await, closed().await])));
+    for _ in 0..5 {
+        assert!(u.lease_for(&guest).await.is_err());
+    }
+    assert_eq!(states(&u), ["out", "out"]);
 }

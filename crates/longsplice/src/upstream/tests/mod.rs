@@ -7,13 +7,19 @@ mod names;
 mod queue;
 mod reload;
 
-use std::{net::SocketAddr, os::fd::AsFd, path::Path, sync::Arc, time::Duration};
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    os::fd::AsFd,
+    path::Path,
+    sync::Arc,
+    time::Duration,
+};
 
 use longsplice_engine::{OpenError, Splicer};
 use longsplice_repair::options::set_reset_on_close;
 use parking_lot::Mutex;
 use tokio::{
-    net::{TcpListener, TcpStream},
+    net::{TcpListener, TcpSocket, TcpStream},
     sync::mpsc,
     time,
 };
@@ -38,7 +44,7 @@ impl Backend {
     }
 
     async fn at(address: SocketAddr) -> Backend {
-        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        let socket = TcpSocket::new_v4().unwrap();
         socket.set_reuseaddr(true).unwrap();
         socket.bind(address).unwrap();
         let listener = socket.listen(1024).unwrap();
@@ -78,8 +84,16 @@ struct Guest {
 
 impl Guest {
     async fn new() -> Guest {
+        Guest::of_host(1).await
+    }
+
+    /// Connects from the address 127.0.0.`host`.
+    async fn of_host(host: u8) -> Guest {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let far = TcpStream::connect(listener.local_addr().unwrap());
+        let socket = TcpSocket::new_v4().unwrap();
+        let own = Ipv4Addr::new(127, 0, 0, host);
+        socket.bind((own, 0).into()).unwrap();
+        let far = socket.connect(listener.local_addr().unwrap());
         let (far, near) = tokio::join!(far, listener.accept());
         Guest {
             near: near.unwrap().0,

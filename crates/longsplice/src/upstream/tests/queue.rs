@@ -156,7 +156,7 @@ async fn who_waits_gets_a_server_whose_time_out_is_over() {
     let _first = u.lease_for(&guest).await.unwrap();
     let other = u.lease_for(&guest).await.unwrap();
     let out = other.address();
-    other.tenure.failed(Failure::Malformed);
+    other.tenure.failed(Failure::Connect);
     drop(other);
     let mut waiting = Box::pin(u.lease_for(&guest));
     assert!(poll_once(waiting.as_mut()).await.is_none(), "it was not out");
@@ -167,7 +167,7 @@ async fn who_waits_gets_a_server_whose_time_out_is_over() {
     // The wait for the end of a long time keeps no upstream.
     let u = limited(&[a.address], 1, &rules("1m"));
     let lease = u.lease_for(&guest).await.unwrap();
-    lease.tenure.failed(Failure::Malformed);
+    lease.tenure.failed(Failure::Connect);
     assert_eq!(u.server(0).state, "out");
     let state = Arc::downgrade(&u.state);
     drop((lease, u));
