@@ -11,8 +11,9 @@ use std::{
 use longsplice_core::balance::{Algorithm, Backend, Balancer, Candidate, Choice, Eligibility, MAX_WEIGHT};
 
 use super::{
-    discovery::{Entry, ResolvedAddr},
+    discovery::Entry,
     drains::Drains,
+    names::ResolvedAddr,
     server::{Server, ServerId, State},
 };
 use crate::config::{ServerConfig, UpstreamConfig};

@@ -11,6 +11,8 @@ mod discovery;
 mod drains;
 mod idle;
 mod lease;
+mod name_servers;
+mod names;
 mod queue;
 mod search;
 mod server;
@@ -32,7 +34,7 @@ pub use status::{CheckStatus, ServerStatus, Unresolved, UpstreamStatus};
 
 pub use crate::config::KeyKind;
 use crate::config::{Config, ListenerConfig, UpstreamConfig};
-use discovery::Names;
+use names::Names;
 use search::{Search, same_family_first};
 use state::UpstreamState;
 

@@ -22,8 +22,9 @@ use tokio_util::task::AbortOnDropHandle;
 use super::{
     backend_set::{BackendSet, Selection, Want, random},
     check::Checks,
-    discovery::{self, Entry, Names},
+    discovery::{self, Entry},
     idle::{Owner, Settles},
+    names::Names,
     queue::{Answer, Queue, Unavailable},
     server::{Act, Server, ServerId, State},
     status::{self, UpstreamStatus},

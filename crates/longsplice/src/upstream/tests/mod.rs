@@ -1,8 +1,10 @@
 //! Tests upstreams over real sockets on the loopback.
 
+mod dns;
 mod health;
 mod idle;
 mod leases;
+mod lookups;
 mod names;
 mod queue;
 mod reload;
@@ -25,7 +27,7 @@ use tokio::{
 };
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{discovery::Names, *};
+use super::{names::Names, *};
 use crate::config::{self, Config, SourceAddress};
 
 /// Longest wait for anything on the loopback.
@@ -123,6 +125,13 @@ fn config(keys: &str) -> Config {
     config::parse(Path::new("test.toml"), &text).unwrap_or_else(|wrong| panic!("{wrong:?}"))
 }
 
+/// Returns the addresses of its servers, sorted.
+fn addresses(u: &Upstream) -> Vec<String> {
+    let mut all: Vec<_> = u.status().servers.into_iter().map(|s| s.address).collect();
+    all.sort();
+    all
+}
+
 /// Returns the line `servers = […]`.
 fn list(addresses: &[SocketAddr]) -> String {
     let quoted: Vec<_> = addresses.iter().map(|a| format!("\"{a}\"")).collect();
@@ -143,7 +152,7 @@ fn upstream(keys: &str) -> Arc<Upstream> {
 
 /// Returns an upstream with these keys that resolves names at this name server.
 fn with_names(keys: &str, name_server: SocketAddr) -> Arc<Upstream> {
-    let names = Arc::new(Names::of_server(name_server));
+    let names = Arc::new(Names::fixed(&[name_server], b""));
     let all = Upstreams::build(&config(keys), &splicer(), None, &names);
     Arc::clone(all.get("u").unwrap())
 }

@@ -1,109 +1,11 @@
 //! Tests names whose addresses come and go, with a name server in the test.
 
-use std::{
-    collections::HashMap,
-    net::{IpAddr, Ipv4Addr},
-    str::FromStr,
+use std::collections::HashMap;
+
+use super::{
+    dns::{NameServer, ip},
+    *,
 };
-
-use hickory_resolver::proto::{
-    op::{Message, ResponseCode},
-    rr::{
-        Name, RData, Record, RecordType,
-        rdata::{A, AAAA, SRV},
-    },
-};
-use tokio::net::UdpSocket;
-use tokio_util::task::AbortOnDropHandle;
-
-use super::*;
-
-type Zone = HashMap<(String, RecordType), Vec<RData>>;
-
-/// A name server over UDP. It answers from its zone, with a TTL of one second.
-struct NameServer {
-    address: SocketAddr,
-    zone: Arc<Mutex<Zone>>,
-    mute: Arc<Mutex<bool>>,
-    _task: AbortOnDropHandle<()>,
-}
-
-impl NameServer {
-    async fn new() -> NameServer {
-        let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
-        let address = socket.local_addr().unwrap();
-        let (zone, mute) = (Arc::<Mutex<Zone>>::default(), Arc::<Mutex<bool>>::default());
-        let (of_task, is_mute) = (Arc::clone(&zone), Arc::clone(&mute));
-        let task = AbortOnDropHandle::new(tokio::spawn(async move {
-            let mut bytes = vec![0; 4096];
-            while let Ok((n, from)) = socket.recv_from(&mut bytes).await {
-                if *is_mute.lock() {
-                    continue;
-                }
-                let answer = answer(&bytes[..n], &of_task.lock());
-                let _ = socket.send_to(&answer, from).await;
-            }
-        }));
-        NameServer {
-            address,
-            zone,
-            mute,
-            _task: task,
-        }
-    }
-
-    fn set(&self, name: &str, addresses: &[IpAddr]) {
-        let mut zone = self.zone.lock();
-        let of = |v4: bool| {
-            addresses
-                .iter()
-                .filter(move |a| a.is_ipv4() == v4)
-                .map(|a| match a {
-                    IpAddr::V4(ip) => RData::A(A(*ip)),
-                    IpAddr::V6(ip) => RData::AAAA(AAAA(*ip)),
-                })
-        };
-        zone.insert((format!("{name}."), RecordType::A), of(true).collect());
-        zone.insert((format!("{name}."), RecordType::AAAA), of(false).collect());
-    }
-
-    fn set_service(&self, name: &str, records: &[(u16, u16, u16, &str)]) {
-        let srv = |&(priority, weight, port, target): &(u16, u16, u16, &str)| {
-            RData::SRV(SRV::new(priority, weight, port, Name::from_str(target).unwrap()))
-        };
-        let records = records.iter().map(srv).collect();
-        self.zone
-            .lock()
-            .insert((format!("{name}."), RecordType::SRV), records);
-    }
-}
-
-fn answer(question: &[u8], zone: &Zone) -> Vec<u8> {
-    let question = Message::from_vec(question).unwrap();
-    let query = question.queries[0].clone();
-    let name = query.name().to_string().to_lowercase();
-    let mut answer = Message::response(question.metadata.id, question.metadata.op_code);
-    answer.add_query(query.clone());
-    match zone.get(&(name.clone(), query.query_type())) {
-        Some(data) => {
-            for data in data {
-                answer.add_answer(Record::from_rdata(query.name().clone(), 1, data.clone()));
-            }
-        }
-        None => answer.metadata.response_code = ResponseCode::NXDomain,
-    }
-    answer.to_vec().unwrap()
-}
-
-fn ip(n: u8) -> IpAddr {
-    Ipv4Addr::new(127, 0, 0, n).into()
-}
-
-fn addresses(u: &Upstream) -> Vec<String> {
-    let mut all: Vec<_> = u.status().servers.into_iter().map(|s| s.address).collect();
-    all.sort();
-    all
-}
 
 #[tokio::test]
 async fn the_addresses_of_a_name_are_servers_that_come_and_go() {
@@ -125,7 +27,7 @@ async fn the_addresses_of_a_name_are_servers_that_come_and_go() {
     dns.set("web.test", &[ip(2)]);
     until("one went", || addresses(&u) == [format!("127.0.0.2:{port}")]).await;
     // A name that does not resolve any more keeps its last addresses.
-    dns.zone.lock().clear();
+    dns.zone.lock().records.clear();
     until("it is told", || !u.status().unresolved.is_empty()).await;
     assert_eq!(addresses(&u), [format!("127.0.0.2:{port}")]);
     let why = &u.status().unresolved[0].why;
@@ -159,7 +61,7 @@ async fn a_name_without_an_address_is_asked_for_again() {
 #[tokio::test]
 async fn a_name_server_that_is_mute_costs_no_more_than_the_timeout() {
     let dns = NameServer::new().await;
-    *dns.mute.lock() = true;
+    dns.zone.lock().mute = true;
     let a = Backend::new().await;
     let u = with_names(
         &format!(
@@ -218,7 +120,7 @@ async fn srv_records_say_ports_weights_and_who_stands_in() {
         (5, 1, 9, "."),
     ];
     dns.set_service("_http._tcp.test", &records);
-    let names = Arc::new(Names::of_server(dns.address));
+    let names = Arc::new(Names::fixed(&[dns.address], b""));
     let keys = "servers = [\"srv:_http._tcp.test\"]\nmax_idle = 0";
     let all = Upstreams::build(&config(keys), &splicer(), None, &names);
     let u = all.get("u").unwrap();
@@ -245,7 +147,7 @@ async fn srv_records_say_ports_weights_and_who_stands_in() {
 async fn a_name_stays_drained_for_all_addresses_but_those_that_are_ready_again() {
     let dns = NameServer::new().await;
     dns.set("web.test", &[ip(1), ip(2)]);
-    let names = Arc::new(Names::of_server(dns.address));
+    let names = Arc::new(Names::fixed(&[dns.address], b""));
     let config = config("servers = [\"web.test:80\"]");
     let all = Upstreams::build(&config, &splicer(), None, &names);
     let u = all.get("u").unwrap();
