@@ -3,7 +3,7 @@
 //! [`Upstream::lease`] (`search`) chooses a server (`backend_set`), waits in the queue if all are full (`queue`), and takes an
 //! idle connection (`idle`) or makes one. `state` keeps what is known of the servers, and outlives reloads. Permits
 //! (`lease`) update it, and so do the callbacks that it gives to active checks (`check`) and the resolver (`discovery`),
-//! and the commands of an operator (`drains`).
+//! and the commands of an operator (`drains`). `names` looks names up, and asks the name servers (`name_servers`).
 
 mod backend_set;
 mod check;

@@ -3,7 +3,8 @@
 use std::{
     io,
     net::IpAddr,
-    time::{Duration, Instant},
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
 };
 
 use futures_util::future;
@@ -17,7 +18,6 @@ use hickory_resolver::{
         rr::{Name, RecordType},
     },
 };
-use parking_lot::Mutex;
 use tokio::time;
 
 use crate::resources::Resources;
@@ -26,8 +26,8 @@ use crate::resources::Resources;
 const ONE_NAME: Duration = Duration::from_secs(10);
 /// Lowers a longer `timeout` of /etc/resolv.conf to this: a second server must be asked within `ONE_NAME`.
 const MOST_TIMEOUT: Duration = Duration::from_secs(5);
-/// Asks a server that did not answer only after the others, for this long.
-const SILENT: Duration = Duration::from_secs(30);
+/// Divides the wait for a server that let the last time pass: the next one is asked earlier.
+const HASTE: u32 = 5;
 
 /// Holds the name servers, and the rules for short names (resolv.conf(5)).
 pub(super) struct NameServers {
@@ -37,14 +37,16 @@ pub(super) struct NameServers {
     ndots: usize,
     /// Limits the rounds through the servers.
     attempts: usize,
+    /// Limits the wait for one server.
+    timeout: Duration,
 }
 
 struct NameServer {
     address: IpAddr,
     /// Asks this server alone, once.
     resolver: TokioResolver,
-    /// Holds the time at which it last failed to answer, if it did not answer since.
-    silent: Mutex<Option<Instant>>,
+    /// Tells that it let the time pass, and gave no answer since.
+    silent: AtomicBool,
 }
 
 impl NameServers {
@@ -59,7 +61,7 @@ impl NameServers {
         // The caller keeps the TTL, and reads /etc/hosts before any query.
         options.cache_size = 0;
         options.use_hosts_file = ResolveHosts::Never;
-        let ndots = options.ndots;
+        let (ndots, timeout) = (options.ndots, options.timeout);
         let (domain, search, servers) = config.into_parts();
         let server = |server: NameServerConfig| {
             let address = server.ip;
@@ -69,7 +71,7 @@ impl NameServers {
             Ok(NameServer {
                 address,
                 resolver: builder.build()?,
-                silent: Mutex::default(),
+                silent: AtomicBool::new(false),
             })
         };
         Ok(NameServers {
@@ -78,6 +80,7 @@ impl NameServers {
             search,
             ndots,
             attempts,
+            timeout,
         })
     }
 
@@ -144,19 +147,28 @@ impl NameServers {
         Ok(all)
     }
 
-    /// Asks one server after another. The first one that has the record, or says that there is none, ends the search.
+    /// Asks one server after another. The first one that has the record, or says that there is none, ends the search. After
+    /// a server that could not say, NXDOMAIN of another one proves nothing, as that may have other zones.
     async fn ask(&self, name: &Name, kind: RecordType) -> io::Result<Lookup> {
         let mut wrong = Vec::new();
         for _ in 0..self.attempts {
             wrong.clear();
-            let mut servers: Vec<_> = self.servers.iter().collect();
-            servers.sort_by_key(|server| server.is_silent());
-            for server in servers {
+            for (index, server) in self.servers.iter().enumerate() {
+                let is_last = index + 1 == self.servers.len();
+                let wait = match server.silent.load(Ordering::Relaxed) && !is_last {
+                    true => self.timeout / HASTE,
+                    false => self.timeout,
+                };
                 let _descriptor = Resources::of_this_process().upkeep(1).await;
-                let reply = server.resolver.lookup(name.clone(), kind).await;
-                server.note(reply.as_ref().err());
+                let reply = time::timeout(wait, server.resolver.lookup(name.clone(), kind)).await;
+                let reply = reply.unwrap_or(Err(NetError::Timeout));
+                let silent = matches!(reply, Err(NetError::Timeout));
+                server.silent.store(silent, Ordering::Relaxed);
                 match reply {
                     Ok(found) => return Ok(found),
+                    Err(error) if error.is_nx_domain() && !wrong.is_empty() => {
+                        wrong.push(server.explain(&error))
+                    }
                     Err(error) if error.is_no_records_found() => return Err(none(name, kind, &error)),
                     Err(error) => wrong.push(server.explain(&error)),
                 }
@@ -168,19 +180,11 @@ impl NameServers {
 }
 
 impl NameServer {
-    fn is_silent(&self) -> bool {
-        self.silent.lock().is_some_and(|since| since.elapsed() < SILENT)
-    }
-
-    fn note(&self, error: Option<&NetError>) {
-        let silent = matches!(error, Some(NetError::Timeout));
-        *self.silent.lock() = silent.then(Instant::now);
-    }
-
     fn explain(&self, error: &NetError) -> String {
         let address = self.address;
         match error {
             NetError::Dns(DnsError::ResponseCode(code)) => format!("name server {address} answered: {code}"),
+            _ if error.is_nx_domain() => format!("name server {address} answered: the name does not exist"),
             _ => format!("no answer of name server {address}: {error}"),
         }
     }
