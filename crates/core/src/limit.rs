@@ -8,8 +8,9 @@ use crate::{policy::parse_bytes, side::PerSide};
 /// Parts of a second after which the freed bytes are worth a read.
 const WORTHWHILE_PARTS: u32 = 100;
 
-/// Parts of a second whose bytes are the default burst.
-const BURST_PARTS: u32 = 10;
+/// Milliseconds whose bytes are the default burst. Exceeds the least retransmission timeout of Linux (200 ms): where the round trip is
+/// short a whole window is dropped at once, and only that timer sends it again. A bucket that is full before wastes its rate.
+const BURST_MILLISECONDS: u64 = 300;
 /// Smallest default burst, in bytes: a GRO super-packet.
 const LEAST_BURST: u32 = 64 << 10;
 
@@ -29,14 +30,17 @@ impl Rate {
     /// Lowest and highest rate, in bytes per second.
     pub const RANGE: std::ops::RangeInclusive<u64> = 1_000..=u32::MAX as u64;
 
-    /// Makes a rate of payload bytes per second, in [`Rate::RANGE`]. The burst is a tenth of a second's bytes, and 64
-    /// KiB at least. `None` out of range.
+    /// Makes a rate of payload bytes per second, in [`Rate::RANGE`]. The burst is the bytes of 300 ms, and 64 KiB at
+    /// least. `None` out of range.
     pub fn new(per_second: u64) -> Option<Rate> {
-        let per_second = Rate::RANGE
-            .contains(&per_second)
-            .then(|| u32::try_from(per_second).ok())??;
-        let burst = (per_second / BURST_PARTS).max(LEAST_BURST);
-        Some(Rate { per_second, burst })
+        if !Rate::RANGE.contains(&per_second) {
+            return None;
+        }
+        let burst = u32::try_from(per_second * BURST_MILLISECONDS / 1_000).ok()?;
+        Some(Rate {
+            per_second: u32::try_from(per_second).ok()?,
+            burst: burst.max(LEAST_BURST),
+        })
     }
 
     /// Returns the rate with another burst, 1 to 2^32 − 1 bytes. A piece passes whole if it begins before the burst is
@@ -325,7 +329,7 @@ mod tests {
         let usual = Rate::new(10_000_000).unwrap();
         assert_eq!(
             (usual.burst(), Rate::new(1_000).unwrap().burst()),
-            (1_000_000, 65_536)
+            (3_000_000, 65_536)
         );
     }
 
