@@ -6,14 +6,15 @@ use std::net::IpAddr;
 use longsplice_engine::rules::Network;
 
 /// Guarded networks: link-local ones (RFC 3927, RFC 4291 section 2.5.6), among them the metadata service of most
-/// clouds, and metadata services at other addresses (Alibaba, Azure, Oracle; AWS and Google over IPv6).
+/// clouds, and metadata services at other addresses (Alibaba, Azure, Oracle; Google over IPv6). AWS has its services in
+/// fd00:ec2::/32: its metadata are at ::254, the credentials of a pod at ::23.
 const ON_THE_WIRE: [&str; 7] = [
     "169.254.0.0/16",
     "100.100.100.200",
     "168.63.129.16",
     "192.0.0.192",
     "fe80::/10",
-    "fd00:ec2::254",
+    "fd00:ec2::/32",
     "fd20:ce::254",
 ];
 
@@ -67,6 +68,8 @@ mod tests {
             "fe80::1",
             "::ffff:169.254.1.1",
             "168.63.129.16",
+            "fd00:ec2::254",
+            "fd00:ec2::23",
             "127.0.0.1",
             "::",
         ] {

@@ -159,7 +159,7 @@ fn metadata_services_are_left_out_unless_they_are_named() {
     assert_eq!(
         shown(&open),
         [
-            "pass 169.254.0.0/16 100.100.100.200 168.63.129.16 192.0.0.192 fe80::/10 fd00:ec2::254 fd20:ce::254",
+            "pass 169.254.0.0/16 100.100.100.200 168.63.129.16 192.0.0.192 fe80::/10 fd00:ec2::/32 fd20:ce::254",
             "deliver"
         ]
     );
@@ -174,7 +174,7 @@ fn metadata_services_are_left_out_unless_they_are_named() {
     let ipv6 = listener("\"[::]:8080\"", "");
     assert_eq!(
         shown(&ipv6),
-        ["pass fe80::/10 fd00:ec2::254 fd20:ce::254", "deliver"]
+        ["pass fe80::/10 fd00:ec2::/32 fd20:ce::254", "deliver"]
     );
     let one = listener("\"0.0.0.0:8080\"", ", to = [\"0.0.0.0/0\", \"169.254.169.254\"]");
     assert_eq!(
