@@ -96,7 +96,7 @@ fn one_that_is_down_keeps_its_flows() {
 }
 
 #[test]
-fn one_without_addresses_keeps_its_flows_for_a_time() {
+fn one_without_addresses_keeps_its_flows() {
     goes_away(
         "if-bare",
         |bed, interface, address| {

@@ -3,11 +3,12 @@
 
 use longsplice_lab::{Family, Line, Namespace};
 use longsplice_repair::options;
-use longsplice_tests::{Bed, Pair, Policy, addr, family, ip, nodad, soon, veth_line};
+use longsplice_tests::{Bed, Pair, Policy, Raise, addr, family, ip, nodad, soon, veth_line};
 use socket2::SockRef;
 use std::{
     fmt::Debug,
     net::{IpAddr, SocketAddr, TcpListener},
+    sync::atomic::{AtomicBool, Ordering},
     thread,
     time::{Duration, Instant},
 };
@@ -87,6 +88,48 @@ fn a_route_moves_to_another_interface() {
         );
         // Rule out the old path.
         ip(&bed.net.forwarder, "link set f1 down");
+        pair.exchange(BYTES);
+        pair.close();
+    }
+}
+
+/// The server's route moves first: segments come in where no route has led yet.
+#[test]
+fn a_route_moves_to_an_interface_that_had_none_while_data_flow() {
+    const ENDS: [(&str, &str); 2] = [("s2", "02:00:00:00:00:53"), ("f2", "02:00:00:00:00:54")];
+    for (policy, state) in BOTH {
+        let bed = Bed::new("route-bare", policy);
+        let (server, forwarder) = (&bed.net.server, &bed.net.forwarder);
+        let mut pair = bed.connect_spliced(state);
+        ip(
+            forwarder,
+            &format!("link add f2 type veth peer name s2 netns {}", server.name()),
+        );
+        for (node, (device, mac)) in [server, forwarder].into_iter().zip(ENDS) {
+            ip(node, &format!("link set {device} address {mac} up"));
+        }
+        wait_watched(&bed, "f2");
+        let moved = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !moved.load(Ordering::Relaxed) {
+                    pair.exchange(BYTES);
+                }
+            });
+            let _end = Raise(&moved);
+            for (node, device, to, mac) in [
+                (server, ENDS[0].0, "198.18.2.2", ENDS[1].1),
+                (forwarder, ENDS[1].0, "198.18.2.1", ENDS[0].1),
+            ] {
+                ip(
+                    node,
+                    &format!("neigh replace {to} lladdr {mac} nud permanent dev {device}"),
+                );
+                ip(node, &format!("route replace {to}/32 dev {device}"));
+            }
+        });
+        // Rule out the old path.
+        ip(forwarder, "link set f1 down");
         pair.exchange(BYTES);
         pair.close();
     }
@@ -303,7 +346,10 @@ fn what_a_large_table_holds_is_not_read() {
 /// An end may send with just the hops that it needs as far as the forwarder: relayed, each leg has its own.
 #[test]
 fn an_end_that_sends_with_one_hop_is_heard_behind_the_forwarder() {
-    for (policy, state) in BOTH {
+    for (policy, state) in [
+        (Policy::ON_DEMAND, "detached"),
+        (Policy::ON_DEMAND_DORMANT, "dormant"),
+    ] {
         let bed = Bed::new("route-hops", policy);
         let mut pair = bed.connect();
         for end in [&pair.client.stream, &pair.server.stream] {

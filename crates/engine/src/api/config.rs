@@ -10,7 +10,7 @@ pub struct SplicerConfig {
     /// Name of the pins (`/sys/fs/bpf/longsplice-NAME`): instances with different names do not disturb each other.
     /// Allowed is what a file name may have, without a dot. Run one process for each name at a time.
     pub instance: String,
-    /// Interfaces to watch. `None` watches all that routes use, and the loopback, and follows changes.
+    /// Interfaces to watch. `None` watches all that are up, with routes or without, and follows changes.
     pub interfaces: Option<Vec<String>>,
     /// Watched interfaces on which detached flows are translated in XDP, before the IP stack (papers' IP/FWD). A flow
     /// gains if both its interfaces are listed here. An interface without XDP support is left to tc, with a warning.

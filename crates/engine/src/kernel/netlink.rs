@@ -51,24 +51,6 @@ impl Netlink {
         answer.ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    /// Returns true if one of all objects of a kind is what `is_it` looks for, and reads no further than that. `message` may
-    /// choose among the objects, as with [`Netlink::open_strict`].
-    pub(crate) fn any(
-        message: RouteNetlinkMessage,
-        mut is_it: impl FnMut(&RouteNetlinkMessage) -> bool,
-    ) -> io::Result<bool> {
-        let mut found = false;
-        // The kernel gives the rest up with the socket.
-        Netlink::open_strict()?.read(message, NLM_F_DUMP, |answer| {
-            found = is_it(&answer);
-            match found {
-                true => ControlFlow::Break(()),
-                false => ControlFlow::Continue(()),
-            }
-        })?;
-        Ok(found)
-    }
-
     fn ask(&self, message: RouteNetlinkMessage, flags: u16) -> io::Result<Vec<RouteNetlinkMessage>> {
         let mut answers = Vec::new();
         self.read(message, flags, |answer| {

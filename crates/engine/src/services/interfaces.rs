@@ -1,33 +1,19 @@
-//! Watches interfaces: puts the programs on those that routes use.
+//! Watches interfaces: puts the programs on those that are up, with routes or without. A route may move to any of them, and
+//! segments may come in there before it does.
 
 use std::{
     collections::{HashMap, HashSet},
     io,
-    time::Duration,
 };
 
 use futures_util::TryStreamExt;
 use longsplice_dataplane::{Dataplane, Framing};
 use nix::net::if_::if_indextoname;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::RwLock;
 use rtnetlink::{
     Handle,
-    packet_route::{
-        AddressFamily, RouteNetlinkMessage,
-        link::{InfoKind, InfoPortKind, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType},
-        route::{RouteAddress, RouteAttribute, RouteMessage},
-    },
+    packet_route::link::{InfoPortKind, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType},
 };
-use tokio::{task::spawn_blocking, time::Instant};
-
-use crate::kernel::netlink::Netlink;
-
-/// Time that an interface without routes keeps its programs while there are flows. Addresses and routes may come back,
-/// and segments that pass meanwhile would come to the stack, which resets their connections.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
-
-/// Table of the routes to our own addresses (`RT_TABLE_LOCAL`).
-const OWN_ADDRESSES: u32 = 255;
 
 /// State of an interface that programs can be put on.
 #[derive(Debug)]
@@ -37,8 +23,6 @@ struct Link {
     is_up: bool,
     /// True for a port of a bridge, a bond or the like, which gets its packets: here they would be processed twice.
     is_port: bool,
-    /// Interface of this namespace that a macvlan stands on.
-    carrier: Option<u32>,
 }
 
 /// Present interfaces of this host.
@@ -47,26 +31,13 @@ pub(crate) struct Links {
     by_index: HashMap<u32, Link>,
     /// Further ones, whose packets are not as the programs expect.
     others: HashSet<u32>,
-    /// Present interfaces that are up, are no ports, and have a route; and the carriers of macvlans among them.
-    routed: Vec<u32>,
 }
 
 impl Links {
-    /// Asks the kernel for its links, and whether routes lead to them.
+    /// Asks the kernel for its links.
     pub(crate) async fn ask(handle: &Handle) -> io::Result<Links> {
         let (by_index, others) = links(handle).await.map_err(io::Error::other)?;
-        let candidates = by_index.iter().filter(|(_, link)| link.is_up && !link.is_port);
-        let candidates: Vec<u32> = candidates.map(|(index, _)| *index).collect();
-        let mut routed = spawn_blocking(move || routed(candidates)).await??;
-        // The kernel answers ARP for an address of the macvlan on its carrier, too: a peer may send its frames there
-        // at any time, and they would come to the sockets, past the programs.
-        let carriers = routed.iter().filter_map(|index| by_index.get(index)?.carrier);
-        routed.extend(carriers.collect::<Vec<_>>());
-        Ok(Links {
-            by_index,
-            others,
-            routed,
-        })
+        Ok(Links { by_index, others })
     }
 
     /// Returns true if an interface is there that the kernel has not listed: the list comes in parts, and another interface
@@ -99,8 +70,6 @@ impl Links {
 #[derive(Debug, Default)]
 pub(crate) struct Interfaces {
     watched: RwLock<HashMap<u32, String>>,
-    /// Interfaces that no route leads to any more, and since when: their flows may still need the programs.
-    unrouted: Mutex<HashMap<u32, Instant>>,
 }
 
 impl Interfaces {
@@ -114,52 +83,30 @@ impl Interfaces {
         self.watched.read().clone()
     }
 
-    /// Puts the programs on the interfaces that routes use, and on no others. An interface that is down keeps them: it may
-    /// come up again before a route leads there. One without routes keeps them for a time. One call at a time. Returns true
-    /// if an interface waits for its routes.
-    pub(crate) fn follow(&self, plane: &Dataplane, only: Option<&[String]>, links: &Links) -> bool {
+    /// Puts the programs on the interfaces that are up, of those in `only` if it is given, and on no ports. An interface that is
+    /// down keeps them: segments may come in as soon as it is up again. One call at a time.
+    pub(crate) fn follow(&self, plane: &Dataplane, only: Option<&[String]>, links: &Links) {
         let chosen = |link: &Link| !link.is_port && only.is_none_or(|only| only.contains(&link.name));
-        let Links { by_index, routed, .. } = links;
-        let wanted: HashMap<u32, &Link> = by_index
-            .iter()
-            .filter(|(index, link)| link.is_up && routed.contains(index) && chosen(link))
-            .map(|(index, link)| (*index, link))
-            .collect();
         // Never hold this lock over a system call: each assessment of a pair takes it.
         let watched = || self.watched.write();
         // A predecessor may have watched others.
         let before: Vec<u32> = watched().keys().copied().collect();
-        let mut unrouted = self.unrouted.lock();
-        unrouted.retain(|ifindex, _| !wanted.contains_key(ifindex) && by_index.contains_key(ifindex));
         for ifindex in plane.linked_interfaces().into_iter().chain(before) {
-            let is_kept = by_index
-                .get(&ifindex)
-                .filter(|link| chosen(link))
-                .is_some_and(|link| {
-                    let since = unrouted.get(&ifindex).filter(|_| link.is_up).copied();
-                    !link.is_up
-                        || (plane.flow_count() > 0 && since.is_none_or(|since| since.elapsed() < PATIENCE))
-                });
-            if is_kept && !wanted.contains_key(&ifindex) {
-                // The time for its routes begins when it is up again.
-                match by_index[&ifindex].is_up {
-                    true => drop(unrouted.entry(ifindex).or_insert_with(Instant::now)),
-                    false => drop(unrouted.remove(&ifindex)),
-                }
-            } else if !wanted.contains_key(&ifindex) {
-                if links.lacks(ifindex) {
-                    continue;
-                }
-                unrouted.remove(&ifindex);
-                // Remove it first: no pair is spliced by it from now on.
-                let name = watched().remove(&ifindex);
-                plane.detach(ifindex);
-                if let Some(name) = name {
-                    tracing::info!(interface = name, "no longer watched");
-                }
+            if links.by_index.get(&ifindex).is_some_and(chosen) || links.lacks(ifindex) {
+                continue;
+            }
+            // Remove it first: no pair is spliced by it from now on.
+            let name = watched().remove(&ifindex);
+            plane.detach(ifindex);
+            if let Some(name) = name {
+                tracing::info!(interface = name, "no longer watched");
             }
         }
-        for (ifindex, Link { name, framing, .. }) in wanted {
+        let wanted = links
+            .by_index
+            .iter()
+            .filter(|(_, link)| link.is_up && chosen(link));
+        for (&ifindex, Link { name, framing, .. }) in wanted {
             if watched().contains_key(&ifindex) {
                 continue;
             }
@@ -173,7 +120,6 @@ impl Interfaces {
                 }
             }
         }
-        !unrouted.is_empty()
     }
 }
 
@@ -219,7 +165,6 @@ async fn links(handle: &Handle) -> Result<(HashMap<u32, Link>, HashSet<u32>), rt
                 framing,
                 is_up,
                 is_port: is_port(&link.attributes),
-                carrier: carrier_of(&link.attributes),
             };
             found.insert(index, link);
         } else {
@@ -241,64 +186,4 @@ fn is_port(attributes: &[LinkAttribute]) -> bool {
         }
     }
     has_controller
-}
-
-/// Returns the interface of the same namespace that a macvlan stands on.
-fn carrier_of(attributes: &[LinkAttribute]) -> Option<u32> {
-    let mut carrier = None;
-    let mut is_macvlan = false;
-    for attribute in attributes {
-        match attribute {
-            LinkAttribute::Link(index) => carrier = Some(*index),
-            LinkAttribute::LinkInfo(info) => {
-                is_macvlan |= info.contains(&LinkInfo::Kind(InfoKind::MacVlan));
-            }
-            LinkAttribute::LinkNetNsId(_) => return None,
-            _ => {}
-        }
-    }
-    carrier.filter(|_| is_macvlan)
-}
-
-/// Returns those of these interfaces that routes of either family and any table lead to, including those to our own addresses.
-/// Asks for each by itself, and reads no more than shows it: a router may have a million routes, and new ones each second.
-fn routed(interfaces: Vec<u32>) -> io::Result<Vec<u32>> {
-    let mut found = Vec::new();
-    for index in interfaces {
-        if is_routed(index)? {
-            found.push(index);
-        }
-    }
-    Ok(found)
-}
-
-/// Returns true if a route leads to an interface. Looks first where there are few, at the own addresses: to find the only route
-/// to an interface, the kernel may walk over all others.
-fn is_routed(index: u32) -> io::Result<bool> {
-    for table in [Some(OWN_ADDRESSES), None] {
-        for family in [AddressFamily::Inet, AddressFamily::Inet6] {
-            if has_route(family, table, index)? {
-                return Ok(true);
-            }
-        }
-    }
-    Ok(false)
-}
-
-/// Returns true if a table of a family, or any, has a route to an interface, other than those that lead to every one.
-fn has_route(family: AddressFamily, table: Option<u32>, index: u32) -> io::Result<bool> {
-    let mut request = RouteMessage::default();
-    request.header.address_family = family;
-    request.attributes = vec![RouteAttribute::Oif(index)];
-    request.attributes.extend(table.map(RouteAttribute::Table));
-    Netlink::any(RouteNetlinkMessage::GetRoute(request), |answer| match answer {
-        RouteNetlinkMessage::NewRoute(route) => !route.attributes.iter().any(is_of_every_interface),
-        _ => false,
-    })
-}
-
-/// Returns true for the link-local and multicast routes of IPv6. The kernel adds them to each interface that is up, even
-/// if nothing else is routed there: to the ports of a bridge, say, whose frames are not for us.
-fn is_of_every_interface(attribute: &RouteAttribute) -> bool {
-    matches!(attribute, RouteAttribute::Destination(RouteAddress::Inet6(to)) if to.is_unicast_link_local() || to.is_multicast())
 }

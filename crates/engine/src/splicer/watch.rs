@@ -9,16 +9,15 @@ use tokio::{
     time::{Instant, sleep_until, timeout},
 };
 
-use crate::{
-    context::Context,
-    kernel::Kernel,
-    services::interfaces::{Links, PATIENCE},
-};
+use crate::{context::Context, kernel::Kernel, services::interfaces::Links};
 
 /// Changes come in bursts; one look at the end of a burst is enough.
 const CALM: Duration = Duration::from_millis(50);
 
-/// Rest after the kernel was asked, as a multiple of the time that its answers took, and the longest. Looks take a tenth of a
+/// Time from a look that failed to the next one, without a change.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Rest after the kernel was asked, as a multiple of the time that its answer took, and the longest. Looks take a tenth of a
 /// processor at most, where routes change all the time or interfaces are many.
 const REST: u32 = 10;
 const LONGEST_REST: Duration = Duration::from_secs(5);
@@ -58,49 +57,37 @@ pub(crate) async fn watch(context: &Arc<Context>) -> Result<(), Box<dyn std::err
     Ok(())
 }
 
-/// Outcome of a look at the interfaces.
-#[derive(Debug, Clone, Copy, Default)]
-struct Seen {
-    /// True if another look is due after [`PATIENCE`].
-    waits: bool,
-    /// Time that the kernel's answers took.
-    took: Duration,
-}
-
-/// Looks after each burst of changes, and some time after a look that failed or found that another one is due (`last`: so did the
-/// last one). `look` returns `None` if the splicer is gone.
-async fn look_on<L: Future<Output = Option<Result<Seen, E>>>, E: Display>(
+/// Looks after each burst of changes, and [`PATIENCE`] after a look that failed. A look returns the time that the kernel's answer
+/// took (`took`: that of the last one); `None` if the splicer is gone.
+async fn look_on<L: Future<Output = Option<Result<Duration, E>>>, E: Display>(
     mut changes: Receiver<()>,
-    mut last: Seen,
+    mut took: Duration,
     mut look: impl FnMut() -> L,
 ) {
+    let mut patience = Duration::MAX;
     loop {
-        let rests_until = Instant::now() + (REST * last.took).min(LONGEST_REST);
-        let patience = if last.waits { PATIENCE } else { Duration::MAX };
+        let rests_until = Instant::now() + (REST * took).min(LONGEST_REST);
         if matches!(timeout(patience, changes.changed()).await, Ok(Err(_))) {
             return;
         }
         sleep_until(rests_until.max(Instant::now() + CALM)).await;
         changes.mark_unchanged();
-        last = match look().await {
-            Some(Ok(seen)) => seen,
+        (took, patience) = match look().await {
+            Some(Ok(took)) => (took, Duration::MAX),
             Some(Err(error)) => {
                 tracing::warn!(%error, "cannot follow a change of interfaces: the next look comes after {PATIENCE:?}");
-                Seen {
-                    waits: true,
-                    ..Seen::default()
-                }
+                (Duration::ZERO, PATIENCE)
             }
             None => return,
         };
     }
 }
 
-/// Attaches and detaches the programs, and tells the services that depend on interfaces. Another look is due if some interfaces
-/// wait for their routes.
-async fn follow(context: &Arc<Context>, handle: &Handle) -> io::Result<Seen> {
+/// Attaches and detaches the programs, and tells the services that depend on interfaces. Returns the time that the kernel's
+/// answer took.
+async fn follow(context: &Arc<Context>, handle: &Handle) -> io::Result<Duration> {
     if context.kernel.is_none() {
-        return Ok(Seen::default());
+        return Ok(Duration::ZERO);
     }
     let began = Instant::now();
     let links = Links::ask(handle).await?;
@@ -108,17 +95,16 @@ async fn follow(context: &Arc<Context>, handle: &Handle) -> io::Result<Seen> {
     // Loading and attaching programs takes from milliseconds to a second.
     let put = move |context: &Context, kernel: &Kernel| {
         let plane = &kernel.plane;
-        let waits = context
+        context
             .interfaces
             .follow(plane, context.config.interfaces.as_deref(), &links);
         let watched = links.with_ethernet(context.interfaces.watched());
         context.xdp.follow(plane, &context.config, &watched);
         context.rules.follow(&links.up_with_ethernet());
-        waits
     };
     // Without an answer, the splicer has ended.
-    let waits = context.run_blocking(put).await.unwrap_or(false);
-    Ok(Seen { waits, took })
+    let _ended = context.run_blocking(put).await;
+    Ok(took)
 }
 
 #[cfg(test)]
@@ -131,12 +117,8 @@ mod tests {
     async fn a_look_that_fails_is_repeated_without_a_change() {
         let (told, changes) = channel(());
         let (looked, mut looks) = unbounded_channel();
-        let seen = |waits| Seen {
-            waits,
-            ..Seen::default()
-        };
-        let mut outcomes = [Err("no answer"), Ok(seen(true)), Ok(seen(false))].into_iter();
-        let watching = tokio::spawn(look_on(changes, Seen::default(), move || {
+        let mut outcomes = [Err("no answer"), Err("none again"), Ok(Duration::ZERO)].into_iter();
+        let watching = tokio::spawn(look_on(changes, Duration::ZERO, move || {
             looked.send(()).expect("the test lives");
             std::future::ready(outcomes.next())
         }));
@@ -156,10 +138,9 @@ mod tests {
         let (told, changes) = channel(());
         let (looked, mut looks) = unbounded_channel();
         let took = Duration::from_millis(100);
-        let seen = Seen { waits: false, took };
-        let watching = tokio::spawn(look_on(changes, seen, move || {
+        let watching = tokio::spawn(look_on(changes, took, move || {
             looked.send(Instant::now()).expect("the test lives");
-            async move { Some(Ok::<_, io::Error>(seen)) }
+            async move { Some(Ok::<_, io::Error>(took)) }
         }));
         let begin = Instant::now();
         for look in 1..=3 {

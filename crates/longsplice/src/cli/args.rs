@@ -224,7 +224,7 @@ pub struct Forward {
     /// commas [default: idle=2m,interval=15s,probes=4]
     #[arg(long, value_name = "PROBES")]
     pub keepalive: Option<KeepaliveSetting>,
-    /// Splice only over this interface; can be given again [default: all that routes use]
+    /// Splice only over this interface; can be given again [default: all that are up]
     #[arg(long, value_name = "NAME", value_parser = interface)]
     pub interface: Vec<String>,
     /// Translate detached connections in XDP on this interface; can be given again [default: at tc everywhere]

@@ -301,7 +301,7 @@ impl Settler<'_> {
 
     fn interfaces(&mut self, list: &Spanned<Vec<Spanned<String>>>) -> Vec<String> {
         if list.get_ref().is_empty() {
-            let help = "name at least one, or leave the key out to watch all that routes use";
+            let help = "name at least one, or leave the key out to watch all that are up";
             self.complain(list.span(), "no interface is named", help);
         }
         for name in list.get_ref() {

@@ -79,7 +79,7 @@ pub fn xdp(name: &str, watched: Option<&[String]>) -> Option<Complaint> {
     unwatched(name, watched, "add it there, or leave it out here")
 }
 
-/// Complains about an interface that is not among the watched ones; `None` watches all that routes use.
+/// Complains about an interface that is not among the watched ones; `None` watches all that are up.
 pub fn unwatched(name: &str, watched: Option<&[String]>, help: &'static str) -> Option<Complaint> {
     let is_unwatched = watched.is_some_and(|all| !all.iter().any(|one| one == name));
     is_unwatched.then(|| Complaint {

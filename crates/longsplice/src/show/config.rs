@@ -23,7 +23,7 @@ pub fn config(c: &Config) -> String {
         "interfaces",
         s.interfaces
             .as_ref()
-            .map_or("all that routes use".into(), |i| i.join(", ")),
+            .map_or("all that are up".into(), |i| i.join(", ")),
     );
     if !s.xdp.is_empty() {
         line(&mut out, "xdp", format!("{} ({})", s.xdp.join(", "), s.xdp_mode));
