@@ -187,12 +187,11 @@ fn the_lesser_of_two_limits_holds_and_the_flows_own_comes_back() {
         ("sr-limit", Policy::DETACHED, "detached"),
         ("sr-limit-d", Policy::DORMANT, "dormant"),
     ] {
-        let bed = Bed::with(name, LineOptions::default(), policy, |c| {
-            c.with(&format!("rate_limit = \"server={OWN}B/s\""))
-        });
-        let mut pair = bed.connect_spliced(state);
-        let limit = |rate: u64| format!("\"limit\"\nrate_limit = \"server={rate}B/s\"");
         // A tenth of a second's bytes may pass at once.
+        let rate_limit = |rate: u64| format!("rate_limit = \"server={rate}B/s,burst={}B\"", rate / 10);
+        let bed = Bed::with(name, LineOptions::default(), policy, |c| c.with(&rate_limit(OWN)));
+        let mut pair = bed.connect_spliced(state);
+        let limit = |rate: u64| format!("\"limit\"\n{}", rate_limit(rate));
         let least = |bytes: u64, rate: u64| Duration::from_secs_f64(bytes as f64 / rate as f64 - 0.15);
         load(&bed.daemon, &rule(bed.net.client_addr, "slow", &limit(RULE))).unwrap();
         let took = download(&mut pair, RULE);
