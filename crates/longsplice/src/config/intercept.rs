@@ -151,7 +151,7 @@ impl InterceptConfig {
 }
 
 /// Cuts the name to the longest that a rule may have.
-pub(super) fn rule_name(text: &str) -> String {
+pub(crate) fn rule_name(text: &str) -> String {
     text.get(..text.floor_char_boundary(MAX_TEXT))
         .unwrap_or_default()
         .to_owned()

@@ -34,6 +34,7 @@ pub use diagnostic::Diagnostic;
 pub use file::{Config, DEFAULT_SHUTDOWN_TIMEOUT, OnShutdown};
 pub use http::{ForwardedMode, HttpConfig, Underscores};
 pub use idle::{DEFAULT_RELAY_IDLE_TIMEOUT, KeepaliveSetting, idle_policy};
+pub(crate) use intercept::rule_name;
 pub use intercept::{InterceptConfig, SourceAddress};
 pub use listeners::{ListenerConfig, OnFull};
 pub use log::{DEFAULT_LINES_PER_SECOND, LogConfig, LogFormat, LogLevel};

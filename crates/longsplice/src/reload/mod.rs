@@ -9,7 +9,13 @@ mod files;
 mod first;
 mod fixed;
 
-use std::{collections::HashMap, io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    io,
+    net::SocketAddr,
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
@@ -188,8 +194,15 @@ impl InForce {
         let ready = self.ready(&next, files)?;
         // Change the rules last: nothing after them can fail, and they are the first change that is visible from
         // outside.
-        self.rules.change(&next).await?;
+        self.rules.change(&next, self.intercepting()).await?;
         Ok(self.put_in_force(next, ready).await)
+    }
+
+    /// Returns the listeners that intercept.
+    fn intercepting(&self) -> Vec<Weak<ListenerConfig>> {
+        let listeners = self.services.iter().map(|s| Arc::clone(&s.settings().listener));
+        let intercepting = listeners.filter(|listener| listener.intercept.is_some());
+        intercepting.map(|listener| Arc::downgrade(&listener)).collect()
     }
 
     /// Creates the objects that the next configuration needs in addition.
@@ -279,7 +292,6 @@ impl InForce {
         self.shared.switch(switch);
         self.shared.access_log.set(files.log);
         self.move_sockets(listening).await;
-        self.rules.trim().await;
         logging::set(next.log);
         self.shared.memory.configure(next.memory);
         self.config = next;
@@ -287,6 +299,8 @@ impl InForce {
         self.config_status
             .show(self.generation, listeners, &self.upstreams);
         let ended = self.end_changed().await;
+        // Last: no object of the old configuration is held by now, but by its connections.
+        self.rules.trim().await;
         Reloaded {
             config_generation: self.generation,
             added,

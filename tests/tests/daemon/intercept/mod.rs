@@ -6,5 +6,6 @@ mod lab;
 mod left_behind;
 mod others;
 mod real;
+mod reloaded;
 mod replaced;
 mod served;

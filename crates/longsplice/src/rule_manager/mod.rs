@@ -1,15 +1,22 @@
 //! Holds the rules of a daemon: the user's rules, then those of intercepting listeners; and the routes that these need.
 
-use std::{net::Ipv6Addr, sync::Arc, time::Duration};
+mod fixed;
+
+use std::{
+    net::Ipv6Addr,
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 use longsplice_engine::{
     Splicer,
-    intercept::{Owner, Routing, RoutingError, is_local, own_addresses},
-    rules::{self, Action, Family, Rule, RulesError, RulesInfo},
+    intercept::{Owner, Routing, RoutingError, is_local},
+    rules::{Family, Rule, RulesError, RulesInfo},
 };
 use tokio::sync::Mutex;
 
-use crate::config::{AccelerateConfig, Config};
+use crate::config::{AccelerateConfig, Config, ListenerConfig};
+use fixed::{Fixed, following};
 
 /// Interval between two looks at the routes.
 const KEEP: Duration = Duration::from_secs(1);
@@ -36,6 +43,8 @@ pub struct RuleManager {
 
 #[derive(Debug)]
 struct State {
+    /// Rules of the user: those of the file, or loaded ones.
+    users: Vec<Rule>,
     fixed: Fixed,
     /// True if rules were left out, which was logged.
     has_left_out: bool,
@@ -44,17 +53,10 @@ struct State {
     owner: Owner,
     /// Routes that the configuration in force needs.
     needs: Needs,
-    /// True if there may be routes that only a predecessor needs.
-    has_predecessor: bool,
-}
-
-/// Rules of the listeners and of the accelerator.
-#[derive(Debug, Default)]
-struct Fixed {
-    all: Vec<Rule>,
-    /// Those without which the daemon does not work. The others pass what is for this host itself, which the kernel half
-    /// and the accelerator tell apart as well, if later.
-    needed: Vec<Rule>,
+    /// Listeners of earlier configurations that intercepted: their connections hold them, and need rules and routes as long.
+    earlier: Vec<Weak<ListenerConfig>>,
+    /// True if there may be routes that only another process needs.
+    is_shared: bool,
 }
 
 /// Interfaces whose packets must be routed to this host, and their families.
@@ -83,12 +85,14 @@ impl RuleManager {
             tracing::warn!(%error, "the routes of a predecessor could not be looked for");
         }
         let state = State {
+            users: Vec::new(),
             fixed: Fixed::default(),
             has_left_out: false,
             routing: None,
             owner,
             needs: Needs::default(),
-            has_predecessor: owner == Owner::Other,
+            earlier: Vec::new(),
+            is_shared: owner == Owner::Other,
         };
         let book = RuleManager {
             instance: config.instance.to_string(),
@@ -96,57 +100,92 @@ impl RuleManager {
             accelerates,
             state: Mutex::new(state),
         };
-        book.change(config).await?;
+        book.change(config, Vec::new()).await?;
         splicer.lift_predecessors_rules().await;
         Ok(book)
     }
 
-    /// Sets the rules and routes of the next configuration. Routes that it does not need stay until [`RuleManager::trim`].
+    /// Sets the rules and routes of the next configuration. Connections of the listeners that it retires are followed as long
+    /// as they hold these. Routes that it does not need stay until [`RuleManager::trim`].
     ///
     /// # Errors
     /// [`SetupError`]; the old rules stay in force.
-    pub async fn change(&self, config: &Config) -> Result<(), SetupError> {
+    pub async fn change(
+        &self,
+        config: &Config,
+        retired: Vec<Weak<ListenerConfig>>,
+    ) -> Result<(), SetupError> {
         let mut state = self.state.lock().await;
-        let changed = self.change_state(&mut state, config).await;
+        let changed = self.change_state(&mut state, config, retired).await;
         if changed.is_err() {
-            state.trim();
+            state.trim(&self.splicer);
         }
         changed
     }
 
     /// Sets the rules and routes of the next configuration. An error may leave routes that only that one needs.
-    async fn change_state(&self, state: &mut State, config: &Config) -> Result<(), SetupError> {
+    async fn change_state(
+        &self,
+        state: &mut State,
+        config: &Config,
+        retired: Vec<Weak<ListenerConfig>>,
+    ) -> Result<(), SetupError> {
         let accelerate = config.accelerate.as_ref().filter(|_| self.accelerates);
         let needs = Needs::of(config, accelerate);
         // Add routes first: the rules deliver packets over them.
         state.extend(&self.instance, &needs)?;
-        let fixed = Fixed::of(config, accelerate)?;
-        let rules = fixed.behind(config.rules.clone(), &mut state.has_left_out);
-        let in_force = self.splicer.rules().rules;
-        // Do not set equal rules again: they continue to count.
-        if !in_force.iter().map(|info| &info.rule).eq(&rules) {
-            self.splicer.set_rules(rules).await?;
-        }
-        (state.fixed, state.needs) = (fixed, needs);
+        let mut fixed = Fixed::of(config, accelerate)?;
+        let earlier = [state.earlier.as_slice(), &retired].concat();
+        fixed.follow(&held(&earlier));
+        let rules = fixed.behind(&config.rules, &mut state.has_left_out);
+        self.set_if_other(rules).await?;
+        (state.fixed, state.needs, state.earlier) = (fixed, needs, earlier);
+        state.users.clone_from(&config.rules);
         Ok(())
     }
 
-    /// Removes routes that the configuration in force does not need.
+    /// Sets these rules. Equal ones are not set again: they continue to count.
+    async fn set_if_other(&self, rules: Vec<Rule>) -> Result<(), RulesError> {
+        let in_force = self.splicer.rules().rules;
+        match in_force.iter().map(|info| &info.rule).eq(&rules) {
+            true => Ok(()),
+            false => self.splicer.set_rules(rules).await,
+        }
+    }
+
+    /// Removes rules and routes that neither the configuration in force nor an open connection needs. Routes stay while
+    /// another process of the instance runs.
     pub async fn trim(&self) {
-        self.state.lock().await.trim();
+        let mut state = self.state.lock().await;
+        self.trim_state(&mut state).await;
+    }
+
+    async fn trim_state(&self, state: &mut State) {
+        state.earlier.retain(is_held);
+        state.fixed.follow(&held(&state.earlier));
+        let rules = state.fixed.behind(&state.users, &mut state.has_left_out);
+        if let Err(error) = self.set_if_other(rules).await {
+            tracing::warn!(%error, "the rules of a listener that is gone stay until the next reload");
+        }
+        state.trim(&self.splicer);
     }
 
     /// Sets the routes again that another program has removed, each second. Without them connections that are taken over
-    /// would bypass this host. Removes what only a predecessor needed, once that has ended.
+    /// would bypass this host. Removes what only another process or an open connection needed, once that has ended.
     pub async fn keep_routes(self: Arc<Self>) {
         let mut has_failed = false;
         loop {
             tokio::time::sleep(KEEP).await;
             let mut state = self.state.lock().await;
-            state.clear_predecessors(&self.instance, &self.splicer);
-            let Some(routing) = state.routing.as_ref().filter(|_| state.owner == Owner::Us) else {
+            // A successor decides, once it serves.
+            if state.owner == Owner::Other {
                 continue;
-            };
+            }
+            if !state.earlier.iter().all(is_held) {
+                self.trim_state(&mut state).await;
+            }
+            state.clear_others(&self.instance, &self.splicer);
+            let Some(routing) = &state.routing else { continue };
             match routing.restore() {
                 Ok(missing) => {
                     if missing > 0 {
@@ -181,7 +220,7 @@ impl RuleManager {
     pub async fn end(&self) {
         let mut state = self.state.lock().await;
         state.routing = None;
-        state.clear_predecessors(&self.instance, &self.splicer);
+        state.clear_others(&self.instance, &self.splicer);
     }
 
     /// Leaves the packets to the rules of a successor that serves: the rules of this process stand before those, and would
@@ -192,7 +231,7 @@ impl RuleManager {
         let State {
             fixed, has_left_out, ..
         } = &mut *state;
-        let rules = fixed.behind(Vec::new(), has_left_out);
+        let rules = fixed.behind(&[], has_left_out);
         let following: Vec<Rule> = rules.into_iter().filter_map(following).collect();
         // Without rules there is nothing in the successor's way, and perhaps no kernel half.
         if self.splicer.rules().rules.is_empty() {
@@ -213,7 +252,9 @@ impl RuleManager {
         let State {
             fixed, has_left_out, ..
         } = &mut *state;
-        self.splicer.set_rules(fixed.behind(rules, has_left_out)).await
+        self.splicer.set_rules(fixed.behind(&rules, has_left_out)).await?;
+        state.users = rules;
+        Ok(())
     }
 
     /// Returns all rules with their counts.
@@ -222,49 +263,13 @@ impl RuleManager {
     }
 }
 
-/// Returns the part of a rule that connections need which are open already.
-fn following(rule: Rule) -> Option<Rule> {
-    match rule.action {
-        Action::Deliver { .. } => Some(Rule {
-            action: Action::Follow,
-            ..rule
-        }),
-        Action::Pass | Action::Follow => Some(rule),
-        _ => None,
-    }
+/// Returns true if an open connection holds this listener's settings.
+fn is_held(listener: &Weak<ListenerConfig>) -> bool {
+    listener.strong_count() > 0
 }
 
-impl Fixed {
-    fn of(config: &Config, accelerate: Option<&AccelerateConfig>) -> Result<Fixed, RulesError> {
-        let mut needed: Vec<Rule> = config.listeners.iter().flat_map(|l| l.rules()).collect();
-        let mut all = needed.clone();
-        if let Some(accelerate) = accelerate {
-            let own =
-                own_addresses().map_err(|e| RulesError::System(format!("the host's addresses: {e}")))?;
-            all.extend(accelerate.rules(&own));
-            needed.extend(accelerate.rules(&[]));
-        }
-        Ok(Fixed { all, needed })
-    }
-
-    /// Returns the whole set, the user's rules first. A host may have more addresses than a set has room for: leaves out all
-    /// that is not needed then, and logs it once.
-    fn behind(&self, users: Vec<Rule>, has_left_out: &mut bool) -> Vec<Rule> {
-        let whole = [users.as_slice(), &self.all].concat();
-        if rules::check(&whole).is_ok() {
-            *has_left_out = false;
-            return whole;
-        }
-        let least = [users.as_slice(), &self.needed].concat();
-        if rules::check(&least).is_ok() && !std::mem::replace(has_left_out, true) {
-            tracing::info!(
-                left_out = self.all.len() - self.needed.len(),
-                "this host has too many addresses for a rule of each: the daemon is asked about handshakes with the host \
-                 itself, too, and lets them in"
-            );
-        }
-        least
-    }
+fn held(listeners: &[Weak<ListenerConfig>]) -> Vec<Arc<ListenerConfig>> {
+    listeners.iter().filter_map(Weak::upgrade).collect()
 }
 
 impl State {
@@ -278,22 +283,34 @@ impl State {
         Ok(())
     }
 
-    fn trim(&mut self) {
-        let Needs { interfaces, families } = &self.needs;
+    /// Removes routes that neither the configuration in force nor an open connection needs, unless another process runs,
+    /// whose connections may need them.
+    fn trim(&mut self, splicer: &Splicer) {
+        if !splicer.is_only_process() {
+            self.is_shared = true;
+            return;
+        }
+        let mut needs = self.needs.clone();
+        held(&self.earlier)
+            .iter()
+            .for_each(|listener| needs.add(listener));
         match &mut self.routing {
-            Some(routing) if !interfaces.is_empty() => routing.keep_only(interfaces, families),
+            Some(routing) if !needs.interfaces.is_empty() => {
+                routing.keep_only(&needs.interfaces, &needs.families);
+            }
             _ => self.routing = None,
         }
     }
 
-    /// Removes the routes of predecessors that the configuration in force does not need, once they have ended.
-    fn clear_predecessors(&mut self, instance: &str, splicer: &Splicer) {
-        if !self.has_predecessor || self.owner != Owner::Us || !splicer.is_only_process() {
+    /// Removes the routes of other processes that this one does not need, once they have ended.
+    fn clear_others(&mut self, instance: &str, splicer: &Splicer) {
+        if !self.is_shared || self.owner != Owner::Us || !splicer.is_only_process() {
             return;
         }
-        self.has_predecessor = false;
+        self.is_shared = false;
+        self.trim(splicer);
         if let Err(error) = Routing::clear_but(instance, self.routing.as_ref()) {
-            tracing::warn!(%error, "the routes that only a predecessor needed are left");
+            tracing::warn!(%error, "the routes that only another process needed are left");
         }
     }
 }
@@ -301,17 +318,7 @@ impl State {
 impl Needs {
     fn of(config: &Config, accelerate: Option<&AccelerateConfig>) -> Needs {
         let mut needs = Needs::default();
-        for listener in &config.listeners {
-            let Some(intercept) = &listener.intercept else {
-                continue;
-            };
-            needs.interfaces.extend(intercept.all_interfaces());
-            for family in listener.listen.iter().map(|a| Family::of(a.ip())) {
-                if !needs.families.contains(&family) {
-                    needs.families.push(family);
-                }
-            }
-        }
+        config.listeners.iter().for_each(|listener| needs.add(listener));
         if let Some(accelerate) = accelerate {
             needs.interfaces.extend(accelerate.interfaces());
             needs.families = vec![Family::V4];
@@ -323,5 +330,18 @@ impl Needs {
         needs.interfaces.sort();
         needs.interfaces.dedup();
         needs
+    }
+
+    /// Adds what a listener needs, if it intercepts.
+    fn add(&mut self, listener: &ListenerConfig) {
+        let Some(intercept) = &listener.intercept else {
+            return;
+        };
+        self.interfaces.extend(intercept.all_interfaces());
+        for family in listener.listen.iter().map(|a| Family::of(a.ip())) {
+            if !self.families.contains(&family) {
+                self.families.push(family);
+            }
+        }
     }
 }
