@@ -70,6 +70,13 @@ impl Splicer {
             .is_some_and(|plane| !plane.has_served_siblings())
     }
 
+    /// Returns true if another process serves this instance. False if this splicer only relays, which does not see it.
+    pub fn sees_other_process(&self) -> bool {
+        self.context
+            .plane()
+            .is_some_and(|plane| plane.has_served_siblings())
+    }
+
     /// Returns the reader of packets that rules send to a program. There is one reader for an instance.
     ///
     /// # Errors

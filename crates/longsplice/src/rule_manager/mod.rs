@@ -67,7 +67,7 @@ struct Needs {
 }
 
 impl RuleManager {
-    /// Sets the rules and routes of a configuration. Unless the routes belong to a running predecessor, it first removes those
+    /// Sets the rules and routes of a configuration. Unless another process of the instance runs, it first removes the routes
     /// that a killed one has left. The needed routes stay until [`RuleManager::end`]. `accelerates`: an accelerator reads the
     /// packets of its section.
     ///
@@ -79,9 +79,9 @@ impl RuleManager {
         owner: Owner,
         accelerates: bool,
     ) -> Result<RuleManager, SetupError> {
-        if owner == Owner::Us
-            && let Err(error) = Routing::clear(config.instance.as_str())
-        {
+        // A process that was replaced may run on, although its successor was killed.
+        let is_shared = owner == Owner::Other || splicer.sees_other_process();
+        if !is_shared && let Err(error) = Routing::clear(config.instance.as_str()) {
             tracing::warn!(%error, "the routes of a predecessor could not be looked for");
         }
         let state = State {
@@ -92,7 +92,7 @@ impl RuleManager {
             owner,
             needs: Needs::default(),
             earlier: Vec::new(),
-            is_shared: owner == Owner::Other,
+            is_shared,
         };
         let book = RuleManager {
             instance: config.instance.to_string(),
@@ -216,8 +216,14 @@ impl RuleManager {
         }
     }
 
-    /// Removes all routes, if they are this process's.
+    /// Removes all routes, unless another process of the instance runs: connections of both need them, and the last process
+    /// removes them.
     pub async fn end(&self) {
+        let owner = match self.splicer.is_only_process() {
+            true => Owner::Us,
+            false => Owner::Other,
+        };
+        self.set_owner(owner).await;
         let mut state = self.state.lock().await;
         state.routing = None;
         state.clear_others(&self.instance, &self.splicer);

@@ -32,6 +32,24 @@ fn a_successor_has_the_routes_when_its_predecessor_has_ended() {
     assert_eq!(lab.routing(), Vec::<String>::new());
 }
 
+/// The predecessor still relays when its successor is told to stop: what it has needs the routes until its own end.
+#[test]
+fn a_successor_that_stops_leaves_its_predecessor_the_routes() {
+    let mut lab = lab("intercept-stops", intercepting(Policy::ON_DEMAND));
+    lab.start();
+    let routing = lab.routing();
+    let (mut pair, peer) = lab.connect(&lab.listen(lab.server_v4()));
+    assert_eq!(peer, lab.forwarder(lab.server_v4()));
+    lab.daemon.replace(&lab.net.forwarder);
+    lab.daemon.terminate();
+    assert_eq!(lab.daemon.join(), Some(0));
+    assert_eq!(lab.routing(), routing);
+    pair.exchange(1 << 20);
+    pair.close();
+    assert_eq!(lab.daemon.join_replaced(), [Some(0)]);
+    assert_eq!(lab.routing(), Vec::<String>::new());
+}
+
 /// Connections under load meet no moment without a route: each is served.
 #[test]
 fn replacements_under_load_serve_each_connection() {
