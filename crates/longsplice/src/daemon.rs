@@ -85,19 +85,27 @@ pub async fn run(config: Config, load: Option<Load>, replace: bool) -> Result<Ou
     let _stop = stopping.clone().drop_guard();
     let shared = Shared::new(splicer.clone(), AccessLog::default(), stopping.clone());
     shared.memory.configure(config.memory);
-    measure_splices(&config, &shared).await;
     let owner = if succession.is_some() {
         Owner::Other
     } else {
         Owner::Us
     };
-    let mut in_force = match InForce::start(config, bound, shared, owner).await {
-        Ok(in_force) => in_force,
-        Err(error) => {
+    let start = async {
+        measure_splices(&config, &shared).await;
+        InForce::start(config, bound, shared, owner).await
+    };
+    let start = tokio::select! {
+        in_force = start => in_force.map(Some),
+        () = signals.stop_requested() => Ok(None),
+    };
+    let mut in_force = match start {
+        Ok(Some(in_force)) => in_force,
+        vain => {
             // Shut the splicer down instead of dropping it: it may have adopted a predecessor's flows. Keep them for a
             // start that succeeds: this process has not served.
             splicer.shutdown(Shutdown::KeepSpliced, Duration::ZERO).await;
-            return Err(error.into());
+            tracing::info!("ended before it served");
+            return vain.map(|_| Outcome::Clean).map_err(StartError::from);
         }
     };
     tokio::spawn(tend_memory(
@@ -122,6 +130,11 @@ pub async fn run(config: Config, load: Option<Load>, replace: bool) -> Result<Ou
         stopping,
     };
     if let Some(succession) = succession {
+        if signals.is_stop_requested().await {
+            // The predecessor reads an end of file, and goes on.
+            drop(succession);
+            return Ok(shut_down(in_force, &mut signals, true).await);
+        }
         let replaced = claim
             .bind()
             .map_err(StartError::from)

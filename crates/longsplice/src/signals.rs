@@ -48,4 +48,13 @@ impl Signals {
             _ = self.interrupt.recv() => {}
         }
     }
+
+    /// Returns at once, with true if SIGTERM or SIGINT has come since the last look.
+    pub(crate) async fn is_stop_requested(&mut self) -> bool {
+        tokio::select! {
+            biased;
+            () = self.stop_requested() => true,
+            () = std::future::ready(()) => false,
+        }
+    }
 }

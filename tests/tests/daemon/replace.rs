@@ -241,6 +241,29 @@ fn a_successor_of_a_daemon_that_stops_by_itself_ends() {
     assert_eq!(bed.daemon.join(), Some(0));
 }
 
+/// A successor is told to stop while it starts: it does not take the place of its predecessor, to leave it empty.
+#[test]
+fn a_successor_that_is_told_to_stop_while_it_starts_changes_nothing() {
+    let mut bed = bed("replace-told");
+    let mut relayed = connect(&bed, RELAYING, "relay");
+    let pid = bed.daemon.pid();
+    let exit = bed.daemon.replace_in_vain(&bed.net.forwarder, |successor| {
+        soon("its programs", || successor.generations().len() > 1);
+        // Hold it, so that it has the signal before it serves.
+        successor.signal(Signal::STOP);
+        successor.signal(Signal::TERM);
+        successor.signal(Signal::CONT);
+    });
+    assert_eq!(exit.code, Some(0), "{exit:?}");
+    assert!(!exit.says.contains("is replaced"), "{exit:?}");
+    assert_eq!(bed.daemon.status().pid, pid);
+    relayed.exchange(BYTES);
+    bed.connect_spliced("detached").exchange(BYTES);
+    soon("the generation of the successor to go", || {
+        bed.daemon.generations().len() == 1
+    });
+}
+
 /// Restarts a daemon whose socket another process holds, as systemd does.
 #[test]
 fn restarts_with_a_held_socket_refuse_and_reset_nothing() {
