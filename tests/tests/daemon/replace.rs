@@ -264,6 +264,26 @@ fn a_successor_that_is_told_to_stop_while_it_starts_changes_nothing() {
     });
 }
 
+/// The successor is killed while its predecessor still relays: the next daemon does not wait for the end of that one.
+#[test]
+fn a_daemon_starts_beside_a_predecessor_whose_successor_was_killed() {
+    let mut bed = bed("replace-next");
+    let mut pair = bed.connect_spliced("detached");
+    let mut relayed = connect(&bed, RELAYING, "relay");
+    bed.daemon.replace(&bed.net.forwarder);
+    bed.daemon.kill();
+    bed.daemon.start(&bed.net.forwarder);
+    bed.connect_spliced("detached").exchange(BYTES);
+    for pair in [&mut pair, &mut relayed] {
+        pair.exchange(BYTES);
+    }
+    relayed.close();
+    assert_eq!(bed.daemon.join_replaced(), [Some(0)]);
+    // It adopts what that one has left.
+    bed.daemon.wait_state(pair.client_port(), &["detached"]);
+    pair.exchange(BYTES);
+}
+
 /// Restarts a daemon whose socket another process holds, as systemd does.
 #[test]
 fn restarts_with_a_held_socket_refuse_and_reset_nothing() {

@@ -23,11 +23,10 @@ pub struct Claim {
     /// Listener of the socket, and the inode of its name; `None` until it is bound.
     listener: Option<(UnixListener, u64)>,
     lock_path: PathBuf,
-    lock: File,
+    /// Lock; `None` once it is a successor's.
+    lock: Option<File>,
     /// True once the socket has its name.
     is_open: bool,
-    /// True once a successor has the lock, too.
-    handed_over: bool,
 }
 
 /// Reason why an instance could not be claimed.
@@ -101,9 +100,8 @@ pub fn claim(places: &Places, instance: &InstanceName, admin: Option<&Path>) -> 
         socket,
         listener: None,
         lock_path,
-        lock,
+        lock: Some(lock),
         is_open: false,
-        handed_over: false,
     };
     claim.bind()?;
     claim.open()?;
@@ -124,9 +122,8 @@ pub(crate) fn inherit(
         socket,
         listener: None,
         lock_path: directory.join(format!("{instance}.lock")),
-        lock: File::from(lock),
+        lock: Some(File::from(lock)),
         is_open: false,
-        handed_over: false,
     })
 }
 
@@ -216,13 +213,17 @@ impl Claim {
     }
 
     /// Returns the lock, for a successor.
+    ///
+    /// # Errors
+    /// There are no descriptors left, or it was handed over before.
     pub(crate) fn lock(&self) -> io::Result<OwnedFd> {
-        Ok(self.lock.try_clone()?.into())
+        let lock = self.lock.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        Ok(lock.try_clone()?.into())
     }
 
-    /// Leaves the instance to a successor that has the lock.
+    /// Leaves the instance to a successor that has the lock. It is free once that ends, although this process may run on.
     pub(crate) fn hand_over(&mut self) {
-        self.handed_over = true;
+        self.lock = None;
     }
 
     pub(super) fn listener(&self) -> io::Result<UnixListener> {
@@ -248,7 +249,7 @@ impl Drop for Claim {
         }
         // Remove the lock last: while it is held, both names belong to this daemon. The next daemon replaces a file that
         // cannot be removed. A successor that has not opened its socket has failed: the lock is the predecessor's.
-        if !self.handed_over && self.is_open {
+        if self.lock.is_some() && self.is_open {
             let _ = fs::remove_file(&self.lock_path);
         }
     }
