@@ -35,6 +35,12 @@ pub enum StartError {
     /// Splicing is impossible, and the configuration requires it.
     #[error("cannot splice, which is required here: {0} (`longsplice doctor` examines this machine)")]
     Splicer(OpenError),
+    /// Splicing is impossible for this process, and the running daemon splices.
+    #[error(
+        "cannot splice, and the running daemon can: it goes on ({0}; `longsplice doctor` examines this machine; to relay only, \
+         stop that daemon and start this one without --replace)"
+    )]
+    LosesSplicing(OpenError),
     /// The configuration cannot be put in force.
     #[error(transparent)]
     Config(#[from] ReloadError),
@@ -78,7 +84,7 @@ pub async fn run(config: Config, load: Option<Load>, replace: bool) -> Result<Ou
     let (mut claim, inherited, succession) =
         tokio::task::block_in_place(|| take_place(&config, inherited, replace))?;
     let bound = bind_all(&config, inherited)?;
-    let splicer = open_splicer(&config).await?;
+    let splicer = open_splicer(&config, succession.as_ref()).await?;
 
     let stopping = CancellationToken::new();
     // Stop the tasks at an error, too.
@@ -388,12 +394,16 @@ async fn shut_down(mut in_force: InForce, signals: &mut Signals, is_replaced: bo
     outcome
 }
 
-/// Opens the splicer, or one that only relays if splicing is impossible: forwarding must always work.
-async fn open_splicer(config: &Config) -> Result<Splicer, StartError> {
+/// Opens the splicer, or one that only relays if splicing is impossible: forwarding must always work. A predecessor that
+/// splices forwards better, and keeps its place then.
+async fn open_splicer(config: &Config, succession: Option<&Succession>) -> Result<Splicer, StartError> {
     let engine = config.splicer_config();
     let why = match Splicer::open(engine.clone()).await {
         Ok(splicer) => return Ok(splicer),
         Err(why) if config.require_splice => return Err(StartError::Splicer(why)),
+        Err(why) if succession.is_some_and(|predecessor| !predecessor.relays()) => {
+            return Err(StartError::LosesSplicing(why));
+        }
         Err(why) => why,
     };
     let remedy = match why {

@@ -284,6 +284,31 @@ fn a_daemon_starts_beside_a_predecessor_whose_successor_was_killed() {
     pair.exchange(BYTES);
 }
 
+/// A successor that cannot splice would only relay: its predecessor, which splices, keeps its place. One that relays itself
+/// is replaced.
+#[test]
+fn a_successor_that_cannot_splice_replaces_none_that_can() {
+    let mut bed = bed("replace-worse");
+    let mut pair = bed.connect_spliced("detached");
+    let pid = bed.daemon.pid();
+    let unprivileged = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"];
+    let daemon = std::mem::replace(&mut bed.daemon, Daemon::new(&[]));
+    bed.daemon = daemon.under(&unprivileged);
+    let exit = bed.daemon.replace_in_vain(&bed.net.forwarder, |_| {});
+    assert_eq!(exit.code, Some(1), "{exit:?}");
+    assert!(
+        exit.says.contains("cannot splice, and the running daemon can"),
+        "{exit:?}"
+    );
+    assert_eq!(bed.daemon.status().pid, pid);
+    pair.exchange(BYTES);
+    bed.connect_spliced("detached").exchange(BYTES);
+    bed.daemon.kill();
+    bed.daemon.start(&bed.net.forwarder);
+    bed.daemon.replace(&bed.net.forwarder);
+    connect(&bed, RELAYING, "relay").exchange(BYTES);
+}
+
 /// Restarts a daemon whose socket another process holds, as systemd does.
 #[test]
 fn restarts_with_a_held_socket_refuse_and_reset_nothing() {

@@ -33,6 +33,9 @@ struct Head {
     /// Number of the predecessor's process.
     pid: u32,
     sockets: Vec<Described>,
+    /// True if it cannot splice. Versions that do not say so may splice.
+    #[serde(default)]
+    relays: bool,
 }
 
 /// Description of a listening socket.

@@ -42,9 +42,19 @@ pub(crate) struct Departure {
 pub(crate) struct Offer {
     sockets: Vec<Described>,
     descriptors: Vec<OwnedFd>,
+    /// True if this process cannot splice.
+    relays: bool,
 }
 
 impl Offer {
+    /// Returns an offer without sockets; `relays`: this process cannot splice.
+    pub(crate) fn new(relays: bool) -> Offer {
+        Offer {
+            relays,
+            ..Offer::default()
+        }
+    }
+
     /// Adds a listening socket.
     pub(crate) fn add(&mut self, configured: SocketAddr, bound: SocketAddr, socket: OwnedFd) {
         self.sockets.push(Described { configured, bound });
@@ -113,6 +123,7 @@ fn hand_over(mut stream: UnixStream, offer: &Offer, departure: &Departure) -> io
     let head = Head {
         pid: std::process::id(),
         sockets: offer.sockets.clone(),
+        relays: offer.relays,
     };
     let mut line = serde_json::to_string(&head)?;
     line.push('\n');

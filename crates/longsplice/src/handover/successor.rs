@@ -33,6 +33,7 @@ const LONGEST_LIST: usize = 4 << 20;
 pub(crate) struct Succession {
     stream: UnixStream,
     pid: u32,
+    relays: bool,
     /// Handle of its process; `None` if this process cannot see it.
     process: Option<OwnedFd>,
 }
@@ -73,6 +74,7 @@ pub(crate) fn request(admin: &Path) -> Result<(Succession, Inherited, OwnedFd), 
         Succession {
             stream,
             pid: head.pid,
+            relays: head.relays,
             process: pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()),
         },
         inherited,
@@ -81,6 +83,11 @@ pub(crate) fn request(admin: &Path) -> Result<(Succession, Inherited, OwnedFd), 
 }
 
 impl Succession {
+    /// Returns true if the predecessor cannot splice.
+    pub(crate) fn relays(&self) -> bool {
+        self.relays
+    }
+
     /// Tells the predecessor that this process serves: it stops accepting, and ends when it is done. One that was killed
     /// meanwhile needs no word: the sockets are here.
     ///
@@ -146,6 +153,7 @@ mod tests {
         Succession {
             stream,
             pid,
+            relays: false,
             process: pidfd_open(process, PidfdFlags::empty()).ok(),
         }
     }

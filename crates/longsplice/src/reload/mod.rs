@@ -123,7 +123,7 @@ impl InForce {
     /// # Errors
     /// There are no descriptors left.
     pub(crate) fn offer(&self) -> io::Result<Offer> {
-        let mut offer = Offer::default();
+        let mut offer = Offer::new(!self.shared.splicer.health().splice_available);
         for socket in &self.sockets {
             offer.add(socket.configured(), socket.address(), socket.descriptor()?);
         }
