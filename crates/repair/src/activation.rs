@@ -5,8 +5,8 @@ use std::{env, os::fd::OwnedFd, process};
 use crate::sys;
 
 /// Returns the sockets that were passed to this process, with their names: `LISTEN_PID` names this process, `LISTEN_FDS`
-/// counts them from descriptor 3 on, `LISTEN_FDNAMES` names them. Later calls return none. Call it before any descriptor
-/// is closed.
+/// counts them from descriptor 3 on, up to 65,536, `LISTEN_FDNAMES` names them. One that is not open is left out, with its
+/// name. Later calls return none.
 pub fn inherited_sockets() -> Vec<(String, OwnedFd)> {
     let number = |name| env::var(name).ok()?.parse::<u32>().ok();
     if number("LISTEN_PID") != Some(process::id()) {
@@ -18,5 +18,8 @@ pub fn inherited_sockets() -> Vec<(String, OwnedFd)> {
         .map(str::to_owned)
         .chain(std::iter::repeat(String::new()));
     let count = number("LISTEN_FDS").unwrap_or(0) as usize;
-    names.zip(sys::take_inherited(count)).collect()
+    let passed = names.zip(sys::take_inherited(count));
+    passed
+        .filter_map(|(name, socket)| Some((name, socket?)))
+        .collect()
 }

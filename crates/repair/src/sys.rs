@@ -50,23 +50,31 @@ impl From<Error> for io::Error {
     }
 }
 
-/// Takes `count` descriptors from the third on, which the process that started this one has left open; an empty list at
-/// the second call.
-pub(crate) fn take_inherited(count: usize) -> Vec<OwnedFd> {
+/// Largest number of descriptors that [`take_inherited`] looks at: far more than a process is passed.
+const MOST_INHERITED: usize = 1 << 16;
+
+/// Takes `count` descriptors from the third on, up to 65,536, which the process that started this one has passed; `None` for
+/// each that it has not. Returns an empty list at the second call.
+pub(crate) fn take_inherited(count: usize) -> Vec<Option<OwnedFd>> {
     static TAKEN: AtomicBool = AtomicBool::new(false);
     if TAKEN.swap(true, Ordering::Relaxed) {
         return Vec::new();
     }
     let first: c_int = 3;
-    let numbers = first..first.saturating_add(c_int::try_from(count).unwrap_or(0));
-    // SAFETY: F_SETFD changes a flag of a descriptor, if it is open.
-    let is_open = |fd: &c_int| unsafe { libc::fcntl(*fd, libc::F_SETFD, libc::FD_CLOEXEC) } == 0;
-    // SAFETY: they are open and were there before this process opened any; the flag above makes sure that they are taken
-    // once.
-    numbers
-        .filter(is_open)
-        .map(|fd| unsafe { OwnedFd::from_raw_fd(fd) })
-        .collect()
+    let take = |fd: c_int| {
+        // SAFETY: F_GETFD reads the flags of a descriptor, if it is open.
+        let flags = unsafe { libc::fcntl(fd, libc::F_GETFD) };
+        // A descriptor that this process has opened has the flag, and one that was passed has lost it before.
+        if flags < 0 || flags & libc::FD_CLOEXEC != 0 {
+            return None;
+        }
+        // SAFETY: F_SETFD changes the flags of a descriptor, if it is open.
+        unsafe { libc::fcntl(fd, libc::F_SETFD, flags | libc::FD_CLOEXEC) };
+        // SAFETY: it is open, and came with the process: Rust's libraries open all of theirs with the flag above. That is set
+        // by now, and each number is looked at once, so it is taken once.
+        Some(unsafe { OwnedFd::from_raw_fd(fd) })
+    };
+    (first..).take(count.min(MOST_INHERITED)).map(take).collect()
 }
 
 /// Socket option: its level, its number, and the names of a failure to get or set it.

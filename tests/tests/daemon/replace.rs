@@ -309,27 +309,52 @@ fn a_successor_that_cannot_splice_replaces_none_that_can() {
     connect(&bed, RELAYING, "relay").exchange(BYTES);
 }
 
+/// Passes a socket at this port to the bed's daemon, with these variables and this descriptor, and starts it. Returns the socket.
+fn activate(bed: &mut Bed, port: u16, variables: &str, descriptor: &str) -> TcpListener {
+    let held = bed.net.forwarder.run(|| TcpListener::bind(at(port)));
+    let held = held.unwrap().unwrap();
+    // Let the next programs have it.
+    rustix::io::fcntl_setfd(held.as_fd(), rustix::io::FdFlags::empty()).unwrap();
+    let number = held.as_raw_fd();
+    // Copy it aside first: its number may be the descriptor.
+    let script = format!(
+        "exec {{held}}<&{number} {number}<&-; LISTEN_PID=$$ {variables} exec \"$@\" {descriptor}<&$held {{held}}<&-"
+    );
+    let daemon = std::mem::replace(&mut bed.daemon, Daemon::new(&[]));
+    bed.daemon = daemon.under(&["bash", "-c", &script, "bash"]);
+    bed.daemon.start(&bed.net.forwarder);
+    held
+}
+
+/// A program may count more sockets than it passes: the daemon takes no descriptor of its own for one, and each socket has
+/// its name although one before it is missing.
+#[test]
+fn sockets_that_were_not_passed_are_not_taken() {
+    for (name, count) in [("activation-five", "5"), ("activation-many", "2147483647")] {
+        let mut bed = bed(name);
+        bed.daemon.terminate();
+        assert_eq!(bed.daemon.join(), Some(0));
+        let config = Config::new()
+            .listener(at(8080), bed.target(), "now", "now")
+            .with("name = \"web\"");
+        bed.daemon.reconfigure(&config);
+        // The name says whose it is, not the address.
+        let variables = format!("LISTEN_FDS={count} LISTEN_FDNAMES=gone:web");
+        let _held = activate(&mut bed, 8090, &variables, "4");
+        let mut pair = connect(&bed, 8090, "detached");
+        pair.exchange(BYTES);
+        bed.daemon.terminate();
+        assert_eq!(bed.daemon.join(), Some(0));
+    }
+}
+
 /// Restarts a daemon whose socket another process holds, as systemd does.
 #[test]
 fn restarts_with_a_held_socket_refuse_and_reset_nothing() {
     let mut bed = bed("activation");
     bed.daemon.terminate();
     assert_eq!(bed.daemon.join(), Some(0));
-    let held = bed
-        .net
-        .forwarder
-        .run(|| TcpListener::bind(at(LOADED)))
-        .unwrap()
-        .unwrap();
-    // Let the next programs have it.
-    rustix::io::fcntl_setfd(held.as_fd(), rustix::io::FdFlags::empty()).unwrap();
-    let script = format!(
-        "LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=web exec \"$@\" 3<&{}",
-        held.as_raw_fd()
-    );
-    let daemon = std::mem::replace(&mut bed.daemon, Daemon::new(&[]));
-    bed.daemon = daemon.under(&["bash", "-c", &script, "bash"]);
-    bed.daemon.start(&bed.net.forwarder);
+    let _held = activate(&mut bed, LOADED, "LISTEN_FDS=1 LISTEN_FDNAMES=web", "3");
     let mut pair = bed.connect_spliced("detached");
     let load = load(&bed);
     let count = times("LONGSPLICE_RESTARTS", 2_u32);
