@@ -332,13 +332,15 @@ async fn measure_splices(config: &Config, shared: &Shared) {
 /// Ends in order. `is_replaced`: a successor has the listening sockets, and adopts what is spliced.
 async fn shut_down(mut in_force: InForce, signals: &mut Signals, is_replaced: bool) -> Outcome {
     let shutdown_timeout = in_force.config.shutdown_timeout;
-    let shutdown = match is_replaced {
+    let (splicer, configured) = (in_force.shared().splicer.clone(), in_force.config.shutdown);
+    // A process beside this one adopts what is spliced.
+    let spliced_flows = || match is_replaced && !splicer.is_only_process() {
         true => OnShutdown::Keep,
-        false => in_force.config.shutdown,
+        false => configured,
     };
     tracing::info!(
         is_replaced,
-        spliced_flows = shutdown.as_str(),
+        spliced_flows = spliced_flows().as_str(),
         shutdown_timeout_seconds = shutdown_timeout.as_secs_f64(),
         "shutting down: no new connection is accepted here; a second signal ends at once"
     );
@@ -388,7 +390,11 @@ async fn shut_down(mut in_force: InForce, signals: &mut Signals, is_replaced: bo
     // Reset the rest as long as the kernel half knows the numbers of their sockets. A flow in the engine may outlive it.
     shared.tracker.end_outside(End::Shutdown);
     shared.tracker.wait_empty(Instant::now() + LAST_ENDS).await;
-    shared.splicer.shutdown(shutdown.into(), Duration::ZERO).await;
+    // Look once more: the successor may have ended meanwhile.
+    shared
+        .splicer
+        .shutdown(spliced_flows().into(), Duration::ZERO)
+        .await;
     in_force.rules().end().await;
     tokio::task::block_in_place(|| shared.access_log.flush(LAST_LINES));
     outcome

@@ -348,6 +348,28 @@ fn sockets_that_were_not_passed_are_not_taken() {
     }
 }
 
+/// The successor ends before its predecessor, so nothing adopts that one's flows: they end with the last process.
+#[test]
+fn the_last_process_ends_what_is_spliced_where_that_is_configured() {
+    let mut bed = Bed::with("replace-end", Default::default(), Policy::DETACHED, |config| {
+        let to = SocketAddr::from(([198, 18, 2, 1], 7000));
+        let config = config.listener(at(RELAYING), to, "never", "now");
+        config.set("shutdown = \"end\"")
+    });
+    let mut pair = bed.connect_spliced("detached");
+    let mut relayed = connect(&bed, RELAYING, "relay");
+    bed.daemon.replace(&bed.net.forwarder);
+    bed.daemon.terminate();
+    assert_eq!(bed.daemon.join(), Some(0));
+    pair.exchange(BYTES);
+    relayed.exchange(BYTES);
+    relayed.close();
+    assert_eq!(bed.daemon.join_replaced(), [Some(0)]);
+    assert!(bed.daemon.generations().is_empty());
+    pair.client.expect_reset(SOON);
+    pair.server.expect_reset(SOON);
+}
+
 /// Restarts a daemon whose socket another process holds, as systemd does.
 #[test]
 fn restarts_with_a_held_socket_refuse_and_reset_nothing() {
