@@ -10,7 +10,7 @@ mod inherited;
 mod predecessor;
 mod successor;
 
-use std::{io, net::SocketAddr};
+use std::{io, net::SocketAddr, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
@@ -20,6 +20,9 @@ pub(crate) use successor::{Succession, request};
 
 /// Name of the protocol, in the header `Upgrade`.
 pub(crate) const PROTOCOL: &str = "longsplice-handover/2";
+
+/// Longest time for an answer of the predecessor.
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Word of the successor: it serves.
 const SERVES: u8 = b'R';
@@ -62,5 +65,21 @@ pub enum HandoverError {
     #[error(
         "the running daemon did not hand over its sockets ({0}): stop it, and start this one without --replace"
     )]
-    Io(#[from] io::Error),
+    Io(io::Error),
+    /// The predecessor is stopped, or does not come to answer.
+    #[error(
+        "the running daemon did not answer within {} s: it hangs, or is stopped (SIGSTOP); `ps -C longsplice -o pid,stat,args` shows it. \
+         Continue it (SIGCONT), or end it and start this one without --replace",
+        TIMEOUT.as_secs()
+    )]
+    Silent,
+}
+
+impl From<io::Error> for HandoverError {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => HandoverError::Silent,
+            _ => HandoverError::Io(error),
+        }
+    }
 }

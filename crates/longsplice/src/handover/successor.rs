@@ -4,7 +4,6 @@ use std::{
     io::{self, Read, Write},
     os::{fd::OwnedFd, unix::net::UnixStream},
     path::Path,
-    time::Duration,
 };
 
 use rustix::{
@@ -12,11 +11,8 @@ use rustix::{
     process::{Pid, PidfdFlags, pidfd_open},
 };
 
-use super::{HandoverError, Head, Inherited, PROTOCOL, SERVES, STOPS, descriptors};
+use super::{HandoverError, Head, Inherited, PROTOCOL, SERVES, STOPS, TIMEOUT, descriptors};
 use crate::admin::client::refusal;
-
-/// Longest time for an answer.
-const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Longest time for the end of a predecessor that has closed the connection: the kernel closes it in the end of a process.
 const END: Timespec = Timespec {
@@ -144,7 +140,7 @@ fn read_until(stream: &mut UnixStream, mark: &[u8], longest: usize) -> io::Resul
 
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
+    use std::{process::Command, time::Duration};
 
     use super::*;
 
@@ -171,6 +167,19 @@ mod tests {
         predecessor.kill().unwrap();
         succession.serve().unwrap();
         predecessor.wait().unwrap();
+    }
+
+    #[test]
+    fn a_predecessor_that_says_nothing_is_told_from_one_that_broke_off() {
+        let (mut here, there) = UnixStream::pair().unwrap();
+        here.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+        let read = |here: &mut UnixStream| HandoverError::from(read_until(here, b"\n", 1).unwrap_err());
+        let silent = read(&mut here);
+        assert!(matches!(silent, HandoverError::Silent), "{silent}");
+        assert!(silent.to_string().contains("within 10 s"), "{silent}");
+        drop(there);
+        let gone = read(&mut here);
+        assert!(matches!(gone, HandoverError::Io(_)), "{gone}");
     }
 
     #[test]
