@@ -34,7 +34,11 @@ pub(crate) fn start(config: LogConfig) {
     };
     let given = from_env.is_some();
     let filter = from_env.unwrap_or_else(|| EnvFilter::new(level(config.level)));
-    let builder = fmt().with_env_filter(filter).with_writer(|| StandardError);
+    // An internal error of the formatter would be printed to standard error, with a panic if that takes nothing.
+    let builder = fmt()
+        .with_env_filter(filter)
+        .with_writer(|| StandardError)
+        .log_internal_errors(false);
     // The journal adds its own time.
     let in_journal = env::var("JOURNAL_STREAM").is_ok_and(|stream| is_stream(io::stderr(), &stream));
     match config.format {

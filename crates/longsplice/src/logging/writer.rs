@@ -26,14 +26,16 @@ pub(super) struct StandardError;
 impl Write for StandardError {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let mut to = io::stderr().lock();
-        if !write_line(&mut to, line, &CUT)? {
+        // Hide errors from the formatter: it would print them to the same file, and panic when that fails, too.
+        if !write_line(&mut to, line, &CUT).unwrap_or(false) {
             limit().note_lost();
         }
         Ok(line.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        io::stderr().flush()
+        // Each line was written as a whole: there is no buffer.
+        Ok(())
     }
 }
 
@@ -52,7 +54,9 @@ fn write_line(to: &mut (impl Write + AsFd), line: &[u8], cut: &AtomicBool) -> io
             cut.store(n > 0, Ordering::Relaxed);
             return Ok(false);
         }
-        to.write_all(piece)?;
+        // A part of the piece may have been written.
+        to.write_all(piece)
+            .inspect_err(|_| cut.store(true, Ordering::Relaxed))?;
     }
     Ok(true)
 }
