@@ -123,6 +123,7 @@ impl<'a> Detached<'a> {
                 };
                 if self.session.entry.is_to_end() && error.kind() != io::ErrorKind::NotFound {
                     tracing::debug!(flow = self.serial, %error, "it ends without a word to its ends");
+                    self.session.stats().ended(End::Admin);
                     return Ok(State::over(self.remove(Reaped::Reset)));
                 }
                 // Log one line for each flow that waits, however often it tries.

@@ -13,6 +13,7 @@ use super::{
 use crate::{
     api::FlowState,
     flow::{Flow, capture},
+    services::stats::End,
 };
 
 /// Time that a packet may take from user space to a socket.
@@ -54,7 +55,10 @@ impl Session<'_> {
 /// Shows the sockets what they have missed. Returns true if the segment that brought the pair back is still on its way to
 /// a socket.
 fn welcome(session: &mut Session<'_>, flow: Flow) -> bool {
-    session.stats().unspliced.add(1);
+    match session.entry.is_to_end() {
+        true => session.stats().ended(End::Admin),
+        false => session.stats().unspliced.add(1),
+    }
     session.entry.set_state(FlowState::Undraining);
     for side in Side::BOTH {
         session.half_closed[side] |= flow.leg(side).bypassed_fin;

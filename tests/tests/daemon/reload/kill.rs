@@ -22,7 +22,15 @@ fn ended(name: &str, policy: Policy<'_>, state: &str, more: &str) {
         bed.daemon.kill_flow(flow.id).unwrap_err().contains("404"),
         "it is gone"
     );
-    assert_eq!(bed.daemon.status().health.flows, 0);
+    let status = bed.daemon.status();
+    assert_eq!(status.health.flows, 0);
+    // A relayed connection is no spliced one that ended, and one that ends is not resumed.
+    let spliced = u64::from(state != "relay");
+    assert_eq!(
+        (status.ended("admin"), status.resumed_total),
+        (spliced, 0),
+        "{status:?}"
+    );
 }
 
 #[test]
