@@ -246,13 +246,24 @@ fn a_spliced_connection_is_recorded_from_time_to_time() {
 fn how_it_ended_is_told() {
     let (bed, path) = bed("log-ends", Policy::DETACHED, "");
     let pair = bed.connect_spliced("detached");
+    let flow = bed.daemon.wait_state(pair.client_port(), &["detached"]);
     pair.client.reset();
-    assert_eq!(only_line(&path)["end"], "reset");
+    let line = only_line(&path);
+    assert_eq!(
+        (&line["end"], &line["flow"]),
+        (&"reset".into(), &flow.id.into()),
+        "{line}"
+    );
     let pair = bed.connect_spliced("detached");
     let flow = bed.daemon.wait_state(pair.client_port(), &["detached"]);
     bed.daemon.kill_flow(flow.id).unwrap();
     soon("a line", || lines(&path).len() == 2);
-    assert_eq!(lines(&path)[1]["end"], "admin");
+    let line = &lines(&path)[1];
+    assert_eq!(
+        (&line["end"], &line["flow"]),
+        (&"admin".into(), &flow.id.into()),
+        "{line}"
+    );
     stop_listening(bed.listener);
     // Without a listener at the server, the connection is refused.
     let front = (bed.net.forwarder_client_addr, 8080);

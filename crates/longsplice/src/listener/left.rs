@@ -138,6 +138,7 @@ impl LeftFlow {
         match self.kept {
             Kept::Whole(whole) => {
                 let mut record = common.names.give(whole.record);
+                record.traffic.flow = Some(end.id);
                 record.traffic.bytes_to_server += bytes.client;
                 record.traffic.bytes_to_client += bytes.server;
                 record.traffic.bytes_spliced += spliced;
