@@ -54,6 +54,7 @@ mod rate;
 mod request_reply;
 mod reset;
 mod routes;
+mod shown;
 mod sigkill;
 mod slots;
 mod slow_reader;

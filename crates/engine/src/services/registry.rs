@@ -116,6 +116,9 @@ impl Entry {
         for (info, d) in seen.translated.iter_mut().zip(directions) {
             *info = direction_info(d);
         }
+        let PerSide { client, server } = directions.map(|d| d.idle);
+        let active = Instant::now().checked_sub(client.min(server));
+        seen.active = active.map_or(seen.active, |active| active.max(seen.active));
     }
 
     /// Asks for a splice now, whatever the pair's policy.
