@@ -89,7 +89,7 @@ pub struct FlowInfo {
     pub to_server: DirectionInfo,
     /// Direction from server to client.
     pub to_client: DirectionInfo,
-    /// Seconds since the pair was handed over. For a flow that no task holds: since it was registered to be spliced, or,
+    /// Seconds since the pair was handed over first. For a flow that no task holds: since it was registered to be spliced, or,
     /// if a predecessor did that, since this process adopted it.
     pub age_seconds: f64,
     /// Seconds since a segment or byte passed, if known.

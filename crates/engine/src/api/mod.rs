@@ -104,6 +104,9 @@ pub(crate) struct Before {
     pub(crate) id: FlowId,
     /// Addresses of both legs. A socket that has ended cannot return its own any more.
     pub(crate) legs: PerSide<LegInfo>,
+    /// Time at which it was handed over first, and the payload bytes that have passed since, as the lists show them.
+    pub(crate) since: Instant,
+    pub(crate) counted: PerSide<u64>,
     /// True if it was spliced.
     pub(crate) spliced: bool,
     /// Its rate limit, and the account of that, by side: see [`longsplice_core::limit::Rate`].

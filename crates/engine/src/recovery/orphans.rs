@@ -157,7 +157,9 @@ fn awake(
     let PerSide { client, server } = sockets;
     let states = PerSide::from_fn(|side| flow.leg(side));
     // The bytes that passed before a daemon died are that one's.
-    let counted = flow.directions().map(|direction| direction.bytes);
+    let directions = flow.directions();
+    let age = directions.client.age;
+    let counted = directions.map(|direction| direction.bytes);
     let passed = context.ends.passed(id.0, counted);
     let (passed, bytes_spliced) = passed.unwrap_or((PerSide::both(0), 0));
     let now = tokio::time::Instant::now();
@@ -167,6 +169,8 @@ fn awake(
             peer: l.peer,
             local: l.local,
         }),
+        since: now.checked_sub(age).unwrap_or(now),
+        counted,
         spliced: true,
         half_closed: states.as_ref().map(|leg| leg.bypassed_fin),
         rate_limit: RateLimit {

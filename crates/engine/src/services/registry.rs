@@ -33,6 +33,8 @@ pub(crate) struct Entry {
     asked_back: AtomicBool,
     to_end: AtomicBool,
     ask: Notify,
+    /// Bytes that have passed before this call.
+    earlier: PerSide<u64>,
     relayed: PerSide<AtomicU64>,
     /// Round-trip times of the legs, in microseconds; 0: not known.
     round_trips: PerSide<AtomicU64>,
@@ -54,7 +56,13 @@ struct Seen {
 pub(crate) type Attempt = Result<(), RelayReason>;
 
 impl Entry {
-    pub(crate) fn new(id: FlowId, PerSide { client, server }: PerSide<LegInfo>) -> Entry {
+    /// Describes a pair that was handed over first at `since`. `earlier`: the bytes that have passed before this call.
+    pub(crate) fn new(
+        id: FlowId,
+        PerSide { client, server }: PerSide<LegInfo>,
+        since: Instant,
+        earlier: PerSide<u64>,
+    ) -> Entry {
         let now = Instant::now();
         let seen = Seen {
             state: FlowState::Relay,
@@ -68,11 +76,12 @@ impl Entry {
             id,
             client,
             server,
-            since: now,
+            since,
             seen: Mutex::new(seen),
             asked_back: AtomicBool::new(false),
             to_end: AtomicBool::new(false),
             ask: Notify::new(),
+            earlier,
             relayed: Default::default(),
             round_trips: Default::default(),
         }
@@ -189,6 +198,16 @@ impl Entry {
         self.ask.notified().await;
     }
 
+    /// Returns the time at which the pair was handed over first.
+    pub(crate) fn since(&self) -> Instant {
+        self.since
+    }
+
+    /// Returns the bytes that have passed before this call.
+    pub(crate) fn earlier(&self) -> PerSide<u64> {
+        self.earlier
+    }
+
     pub(crate) fn info(&self) -> FlowInfo {
         let seen = self.seen.lock();
         let direction = |side: Side| {
@@ -196,7 +215,7 @@ impl Entry {
             if seen.state == FlowState::Relay {
                 (translated.seq_offset, translated.identity) = (0, false);
             }
-            let relayed = self.relayed[side].load(Ordering::Relaxed);
+            let relayed = self.earlier[side] + self.relayed[side].load(Ordering::Relaxed);
             DirectionInfo {
                 bytes: translated.bytes.max(relayed),
                 ..translated

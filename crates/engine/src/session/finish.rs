@@ -65,9 +65,14 @@ impl Session<'_> {
                 .unpaired
                 .keep(flow, PerSide::new(&client, &server), Instant::now());
         }
+        let (earlier, shown) = (self.entry.earlier(), self.entry.info());
+        let shown = PerSide::new(shown.to_server.bytes, shown.to_client.bytes);
         let before = Before {
             id: self.id(),
             legs: self.legs,
+            since: self.entry.since(),
+            // The records count retransmitted bytes, too.
+            counted: PerSide::from_fn(|side| shown[side].max(earlier[side] + passed[side])),
             spliced: self.spliced,
             rate_limit: self.throttle.limit(),
             paid: self.throttle.paid(),

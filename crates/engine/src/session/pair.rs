@@ -113,11 +113,12 @@ pub(super) struct Session<'a> {
     pub(super) pauses: bool,
     /// See [`Pair::for_trial`].
     pub(super) is_trial: bool,
-    /// Bytes that the records had counted before this call.
+    /// Bytes that the records have counted of earlier calls.
     pub(super) base_bytes: Option<PerSide<u64>>,
     /// Relayed bytes that have been added to the records.
     pub(super) recorded: PerSide<u64>,
-    /// Bytes of this call that are in the records of a flow whose legs have parted, and not in those of a later one.
+    /// Bytes that have passed without being in the records: those of earlier calls, or in the records of a flow whose legs
+    /// have parted.
     pub(super) unrecorded: PerSide<u64>,
     /// End of both streams and of their acknowledgements at the last look.
     pub(super) seen: [Seq; 4],
@@ -154,7 +155,12 @@ impl<'a> Session<'a> {
         let now = Instant::now();
         let mut session = Session {
             context,
-            entry: context.registry.add(Entry::new(id, legs)),
+            entry: context.registry.add(Entry::new(
+                id,
+                legs,
+                before.map_or(now, |b| b.since),
+                before.map_or(PerSide::both(0), |b| b.counted),
+            )),
             legs,
             cookies: before.map(|b| b.cookies),
             gate: Gate::new(pair.splice, now)
@@ -252,7 +258,14 @@ impl<'a> Session<'a> {
         self.mappings = PerSide::from_fn(|side| flow.mapping(side));
         let directions = flow.directions();
         self.seen = reached(&directions);
-        self.base_bytes.get_or_insert(directions.map(|d| d.bytes));
+        if self.base_bytes.is_none() {
+            // The records of a new flow count from 0.
+            let (counted, earlier) = (directions.map(|d| d.bytes), self.entry.earlier());
+            for side in Side::BOTH {
+                self.unrecorded[side] += earlier[side].saturating_sub(counted[side]);
+            }
+            self.base_bytes = Some(PerSide::from_fn(|side| counted[side].max(earlier[side])));
+        }
     }
 
     /// Records and counts that the pair is spliced.

@@ -50,11 +50,11 @@ impl Session<'_> {
 
     /// Parts the legs of its flow. The records of the next one count from 0.
     fn part(&mut self, flow: Flow) {
-        // Without a base, this call has added nothing to the records.
-        if let Some(base) = self.base_bytes.take() {
+        // Without a base, the next flow's records are told of earlier calls as it begins.
+        if self.base_bytes.is_some() {
             let counted = flow.directions();
             for side in Side::BOTH {
-                self.unrecorded[side] += counted[side].bytes.saturating_sub(base[side]);
+                self.unrecorded[side] += counted[side].bytes;
             }
         }
         self.context.unpaired.part(flow);
