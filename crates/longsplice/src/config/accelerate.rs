@@ -250,8 +250,8 @@ impl Settler<'_> {
         let config = AccelerateConfig {
             inside_congestion: self.congestion(raw.inside_congestion),
             outside_congestion: self.congestion(raw.outside_congestion),
-            to: list(raw.to),
-            ports: list(raw.ports),
+            to: self.some_or_all(raw.to),
+            ports: self.some_or_all(raw.ports),
             except: list(raw.except),
             min_rtt: self.period_in("min_rtt", raw.min_rtt, default.min_rtt, &rules::MIN_RTT),
             min_gain: self.gain(raw.min_gain),
@@ -278,6 +278,12 @@ impl Settler<'_> {
             self.complain(place, complaint.message, complaint.help);
         }
         config
+    }
+
+    /// Returns the elements of a list without which all are meant.
+    fn some_or_all<T>(&mut self, given: Option<Spanned<OneOrMany<T>>>) -> Vec<T> {
+        let help = "name one, or leave the key out for all";
+        given.map_or_else(Vec::new, |given| self.filled(given, help))
     }
 
     fn classes(&mut self, given: Vec<RawClass>) -> Vec<AccelerateClass> {
@@ -379,6 +385,14 @@ mod tests {
             (
                 "inside = \"a\"\noutside = \"b\"\nqueue = \"0s\"",
                 "queue is out of range",
+            ),
+            (
+                "inside = \"a\"\noutside = \"b\"\nto = []",
+                "x.toml:4:6: the list is empty",
+            ),
+            (
+                "inside = \"a\"\noutside = \"b\"\nports = []",
+                "leave the key out for all",
             ),
             (
                 "inside = \"a\"\noutside = \"b\"\n[[accelerate.class]]\nname = \"gold\"\nnetworks = []",

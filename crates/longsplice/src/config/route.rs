@@ -14,10 +14,7 @@ use toml::Spanned;
 
 pub(super) use check::Of;
 
-use super::{
-    one_or_many::{OneOrMany, list},
-    settler::Settler,
-};
+use super::{one_or_many::OneOrMany, settler::Settler};
 
 /// The table as written in the file.
 #[derive(Debug, Deserialize)]
@@ -116,10 +113,9 @@ impl Settler<'_> {
     ) -> Option<Spanned<Condition>> {
         let given = given?;
         let place = given.span();
-        let list = list(Some(given));
+        let help = "any value of a list is enough, and there is none: leave the key out";
+        let list = self.filled(given, help);
         if list.is_empty() {
-            let help = "any value of a list is enough, and there is none: leave the key out";
-            self.complain(place, "the list is empty", help);
             return None;
         }
         make(list).map(|condition| Spanned::new(place, condition))

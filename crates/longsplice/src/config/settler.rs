@@ -11,6 +11,7 @@ use toml::Spanned;
 use super::{
     diagnostic::{Diagnostic, Source},
     hint,
+    one_or_many::{OneOrMany, list},
     period::Period,
     rules,
 };
@@ -38,6 +39,16 @@ impl<'a> Settler<'a> {
     /// working directory.
     pub(super) fn beside(&self, path: &Path) -> PathBuf {
         self.source.folder().join(path)
+    }
+
+    /// Returns the elements of a list, and complains about one without any.
+    pub(super) fn filled<T>(&mut self, given: Spanned<OneOrMany<T>>, help: &str) -> Vec<T> {
+        let place = given.span();
+        let list = list(Some(given));
+        if list.is_empty() {
+            self.complain(place, "the list is empty", help);
+        }
+        list
     }
 
     /// Checks a whole number from 1 to `most`.
