@@ -147,10 +147,31 @@ impl RateLimit {
 /// Error of a rate limit that could not be read; says what is accepted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{0}` is no rate limit: use RATE for each direction, or client=RATE and server=RATE for what they send, and \
+    "`{part}` {wrong}: use RATE for each direction, or client=RATE and server=RATE for what they send, and \
      burst=BYTES, joined by commas; a RATE is 1kB/s to 4294967295B/s (such as 10MB/s), a burst 1B to 4294967295B"
 )]
-pub struct ParseRateLimitError(String);
+pub struct ParseRateLimitError {
+    part: String,
+    wrong: &'static str,
+}
+
+impl ParseRateLimitError {
+    fn unknown(part: &str) -> ParseRateLimitError {
+        let part = part.to_owned();
+        ParseRateLimitError {
+            part,
+            wrong: "is no rate limit",
+        }
+    }
+
+    fn again(part: &str) -> ParseRateLimitError {
+        let part = part.to_owned();
+        ParseRateLimitError {
+            part,
+            wrong: "sets again what another part sets",
+        }
+    }
+}
 
 impl FromStr for RateLimit {
     type Err = ParseRateLimitError;
@@ -159,16 +180,26 @@ impl FromStr for RateLimit {
         let mut limit = RateLimit::default();
         let mut burst = None;
         for part in s.split(',').map(str::trim) {
-            let fail = || ParseRateLimitError(part.to_owned());
+            let fail = || ParseRateLimitError::unknown(part);
+            let is_set = match part.split_once('=') {
+                Some(("burst", _)) => burst.is_some(),
+                Some(("client", _)) => limit.client.is_some(),
+                Some(("server", _)) => limit.server.is_some(),
+                Some(_) => false,
+                None => !limit.is_none() && parse_rate(part).is_some(),
+            };
+            if is_set {
+                return Err(ParseRateLimitError::again(part));
+            }
             match part.split_once('=') {
-                Some(("burst", bytes)) if burst.is_none() => {
+                Some(("burst", bytes)) => {
                     let bytes = parse_bytes(bytes).and_then(|n| u32::try_from(n).ok());
                     burst = Some(bytes.filter(|&n| n > 0).ok_or_else(fail)?);
                 }
-                Some(("client", rate)) if limit.client.is_none() => {
+                Some(("client", rate)) => {
                     limit.client = Some(parse_rate(rate).ok_or_else(fail)?);
                 }
-                Some(("server", rate)) if limit.server.is_none() => {
+                Some(("server", rate)) => {
                     limit.server = Some(parse_rate(rate).ok_or_else(fail)?);
                 }
                 None if limit.is_none() => limit = RateLimit::each(parse_rate(part).ok_or_else(fail)?),
@@ -176,7 +207,7 @@ impl FromStr for RateLimit {
             }
         }
         if limit.is_none() {
-            return Err(ParseRateLimitError(s.to_owned()));
+            return Err(ParseRateLimitError::unknown(s));
         }
         if let Some(burst) = burst {
             let with = |rate: Option<Rate>| rate.map(|rate| rate.with_burst(burst));
@@ -352,6 +383,20 @@ mod tests {
         ] {
             let e = s.parse::<RateLimit>().unwrap_err().to_string();
             assert!(e.contains("such as 10MB/s"), "{e}");
+        }
+    }
+
+    #[test]
+    fn what_is_limited_twice_is_named_as_such() {
+        for (s, named) in [
+            ("1MB/s,2MB/s", "`2MB/s`"),
+            ("client=1MB/s,client=2MB/s", "`client=2MB/s`"),
+            ("server=1MB/s,client=1MB/s,server=x", "`server=x`"),
+            ("1MB/s,client=1MB/s", "`client=1MB/s`"),
+            ("client=1MB/s,burst=1,burst=2", "`burst=2`"),
+        ] {
+            let e = s.parse::<RateLimit>().unwrap_err().to_string();
+            assert!(e.starts_with(&format!("{named} sets again")), "{s}: {e}");
         }
     }
 }

@@ -139,6 +139,15 @@ impl Until {
         }
     }
 
+    /// Returns true if each has a condition of one kind: only the nearer one would count.
+    fn overlaps(&self, other: &Until) -> bool {
+        Side::BOTH
+            .iter()
+            .any(|&side| self.budgets[side].is_some() && other.budgets[side].is_some())
+            || (self.elapsed.is_some() && other.elapsed.is_some())
+            || (self.idle.is_some() && other.idle.is_some())
+    }
+
     /// Sets a side's payload condition to payload beyond its next so many bytes; the others stay.
     #[must_use]
     pub fn with_data_beyond(mut self, side: Side, bytes: u64) -> Until {
@@ -210,18 +219,31 @@ impl Trap {
 /// Names a condition that could not be read, and the accepted ones.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{0}` is no condition: use data, data=client, data=server, bytes=client:COUNT or bytes=server:COUNT (such as \
+    "`{part}` {wrong}: use data, data=client, data=server, bytes=client:COUNT or bytes=server:COUNT (such as \
      bytes=server:1MiB), after=DURATION or idle=DURATION (such as idle=10s), joined by commas"
 )]
-pub struct ParseUntilError(String);
+pub struct ParseUntilError {
+    part: String,
+    wrong: &'static str,
+}
 
 impl FromStr for Until {
     type Err = ParseUntilError;
 
     fn from_str(s: &str) -> Result<Self, Self::Err> {
         s.split(',')
-            .map(|part| parse_condition(part.trim()).ok_or_else(|| ParseUntilError(part.trim().to_owned())))
-            .try_fold(Until::closed(), |all, one| Ok(all.or(one?)))
+            .map(str::trim)
+            .try_fold(Until::closed(), |all, part| {
+                let fail = |wrong| ParseUntilError {
+                    part: part.to_owned(),
+                    wrong,
+                };
+                let one = parse_condition(part).ok_or_else(|| fail("is no condition"))?;
+                match all.overlaps(&one) {
+                    true => Err(fail("is a second condition of one kind, or of one side's bytes")),
+                    false => Ok(all.or(one)),
+                }
+            })
     }
 }
 
@@ -289,8 +311,8 @@ mod tests {
         }
         assert_eq!("data".parse(), Ok(Until::data()));
         assert_eq!(
-            "idle=1s, idle=2s".parse(),
-            Ok(Until::idle(Duration::from_secs(1)))
+            "idle=1s, data".parse(),
+            Ok(Until::idle(Duration::from_secs(1)).or(Until::data()))
         );
         assert_eq!(
             "bytes=server:2MiB".parse(),
@@ -312,6 +334,23 @@ mod tests {
         ] {
             let e = s.parse::<Until>().unwrap_err().to_string();
             assert!(e.contains("idle=DURATION"), "{e}");
+        }
+    }
+
+    #[test]
+    fn of_two_conditions_of_one_kind_the_second_is_refused() {
+        for (s, named) in [
+            ("data,data", "`data`"),
+            ("data, bytes=server:1", "`bytes=server:1`"),
+            ("data=client:5,data=server,data=client", "`data=client`"),
+            ("after=1m,after=2m", "`after=2m`"),
+            ("idle=1s, idle=2s", "`idle=2s`"),
+        ] {
+            let e = s.parse::<Until>().unwrap_err().to_string();
+            assert!(
+                e.starts_with(&format!("{named} is a second condition")),
+                "{s}: {e}"
+            );
         }
     }
 }
