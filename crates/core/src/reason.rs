@@ -53,7 +53,7 @@ pub enum RelayReason {
     Recovery,
     /// A leg was spliced before, and what passed then is not yet acknowledged by both ends.
     Unsettled,
-    /// The table of flows is full.
+    /// The table of flows has no room for it.
     TableFull,
     /// The windows of the two legs could not be coupled in time.
     CouplingTimeout,

@@ -5,7 +5,7 @@ use std::{
     io,
     os::fd::{AsFd, OwnedFd},
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
@@ -22,6 +22,10 @@ use crate::{
 
 /// Number of elements that one system call returns during a scan.
 const BATCH: u32 = 1024;
+
+/// Time between two collections for an addition, in times that the first one takes: they take a twentieth of a processor at
+/// most.
+const COLLECTION_REST: u32 = 20;
 
 /// Holds the bytes of an element that was never used.
 const UNUSED: [u8; size_of::<ls_flow>()] = [0; size_of::<ls_flow>()];
@@ -79,6 +83,8 @@ pub(crate) struct Table {
     insert: OwnedFd,
     remove: OwnedFd,
     elements: Mutex<Elements>,
+    /// Time from which on an addition may collect what replaced flows have left.
+    next_collection: Mutex<Instant>,
 }
 
 /// Returns the number by which chains name a direction.
@@ -106,6 +112,7 @@ impl Table {
                 resting: VecDeque::new(),
                 grace,
             }),
+            next_collection: Mutex::new(Instant::now()),
         };
         if adopted {
             table.find_elements()?;
@@ -142,11 +149,31 @@ impl Table {
 
     /// Adds both directions, or none: `AlreadyExists` if a tuple has one, `Other` if there is no room.
     pub(crate) fn add(&self, entries: PerSide<Entry>) -> io::Result<()> {
+        match self.try_add(&entries) {
+            // A client that reuses its port fills one chain with what its replaced flows have left.
+            Err(error) if error.kind() == io::ErrorKind::Other && self.collect()? => self.try_add(&entries),
+            added => added,
+        }
+    }
+
+    /// Collects what replaced flows have left. Returns false if that was done a moment ago: a large table takes its time.
+    fn collect(&self) -> io::Result<bool> {
+        let mut next = self.next_collection.lock();
+        let started = Instant::now();
+        if started < *next {
+            return Ok(false);
+        }
+        self.scan(|_| {})?;
+        *next = Instant::now() + COLLECTION_REST * started.elapsed();
+        Ok(true)
+    }
+
+    fn try_add(&self, entries: &PerSide<Entry>) -> io::Result<()> {
         let mut elements = self.elements.lock();
         let index = elements
             .take()
             .ok_or_else(|| io::Error::other("the table is full"))?;
-        let added = self.fill(index, &entries);
+        let added = self.fill(index, entries);
         match &added {
             Ok(replaced) => replaced
                 .iter()

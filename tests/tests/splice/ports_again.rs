@@ -11,7 +11,9 @@ use longsplice_lab::{
     LinkSpec, Traffic, TrafficServer, TrafficSpec,
     traffic::{Close, ConnectionSpec, Transfer},
 };
-use longsplice_tests::{Config, Daemon, assert_all_ok, emulated, patient, rng, times};
+use longsplice_tests::{
+    Bed, Config, Daemon, Pair, Policy, assert_all_ok, connect_again, emulated, patient, rng, times,
+};
 
 /// Range of the clients' ports.
 const PORTS: &str = "40000 40399";
@@ -83,4 +85,33 @@ fn with_loss() {
 #[test]
 fn parked() {
     all_are_served("again-parked", "5%", "never");
+}
+
+/// Replaces one flow after the other by the next SYN from its port, faster than the reaper collects them: more than a chain
+/// of the table holds.
+#[test]
+fn one_port_again_and_again() {
+    const CONNECTIONS: u64 = 40;
+    let bed = Bed::new("again-one", Policy::DETACHED);
+    let source = (bed.net.client_addr, 40_000).into();
+    for _ in 0..CONNECTIONS {
+        let before = bed.daemon.status().detached_total;
+        let client = connect_again(&bed.net.client, source, bed.front());
+        let mut pair = Pair::accept(client, &bed.listener);
+        // A refused splice is tried again later: go on without it. (A list of the flows would collect what is left of others.)
+        for _ in 0..20 {
+            pair.exchange(1_000);
+            if bed.daemon.status().detached_total > before {
+                break;
+            }
+        }
+        // The server keeps the port in TIME-WAIT, and the client does not.
+        pair.server.finish();
+        pair.client.expect_end();
+        pair.client.finish();
+        pair.server.expect_end();
+    }
+    let status = bed.daemon.wait_status("all ends", |s| s.listeners[0].open == 0);
+    assert!(status.detached_total > CONNECTIONS / 2, "{status:?}");
+    assert_eq!(status.relayed("table_full"), 0, "{status:?}");
 }
