@@ -189,7 +189,7 @@ async fn a_name_drains_an_address_that_an_earlier_entry_has_too() {
     let dns = NameServer::new().await;
     dns.set("a.pool", &[ip(1)]);
     dns.set("b.pool", &[ip(1), ip(2)]);
-    let names = Arc::new(Names::of_server(dns.address));
+    let names = Arc::new(Names::fixed(&[dns.address], b""));
     let config = config("servers = [\"a.pool:80\", \"b.pool:80\"]");
     let all = Upstreams::build(&config, &splicer(), None, &names);
     let u = all.get("u").unwrap();
