@@ -143,7 +143,7 @@ fn judge(flows: u32, all: &[Round]) -> Results {
             round.unavailable_per_flow
         }),
     ]));
-    let way = "a test run repeats 250 times; without sending, and with what the run of an empty program takes \
+    let way = "a test run repeats 220 times; without sending, and with what the run of an empty program takes \
                (per_packet tells)";
     let alone = format!("{way}; two flows that turn each other's segments back");
     let among = format!("{way}; each run meets another flow, elsewhere in memory");
