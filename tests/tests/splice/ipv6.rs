@@ -139,36 +139,22 @@ fn a_link_local_client_is_relayed() {
     assert_eq!(status.relayed("link_local"), 1, "{status:?}");
 }
 
-/// Each interface that is up has routes to link-local and multicast addresses, even the ports of a bridge: these are no
-/// reason to watch it.
+/// Each interface that is up has routes to link-local and multicast addresses, even the ports of a bridge: these have none of
+/// their own.
 #[test]
-fn an_interface_is_watched_once_it_has_an_address() {
+fn an_interface_is_watched_once_it_is_up_unless_it_is_a_port() {
     let bed = Bed::on(net("v6-watch"), Policy::DETACHED, |c| c);
     let forwarder = &bed.net.forwarder;
-    let watches = || bed.daemon.status().health.interfaces.contains(&"d0".to_owned());
-    let add = |name: &str| {
-        ip(
-            forwarder,
-            &format!("link add {name} type veth peer name {name}-other"),
-        );
-        ip(forwarder, &format!("link set {name}-other up"));
-        ip(forwarder, &format!("link set {name} up"));
-    };
-    add("d0");
-    soon("routes of the new interface", || {
-        ip(forwarder, "-6 route show table all dev d0").contains("fe80::/64")
-    });
-    // A later change is seen after the earlier one.
-    add("d1");
-    ip(forwarder, "address add 2001:db8:0:9::1/64 dev d1");
-    soon("the interface with an address", || {
-        bed.daemon.status().health.interfaces.contains(&"d1".to_owned())
-    });
-    assert!(!watches());
-    ip(forwarder, "address add 2001:db8:0:8::1/64 dev d0");
-    soon("the interface to be watched", watches);
-    ip(forwarder, "address del 2001:db8:0:8::1/64 dev d0");
-    soon("the interface to be let go of", || !watches());
+    let watches = |name: &str| bed.daemon.status().health.interfaces.contains(&name.to_owned());
+    ip(forwarder, "link add d0 type veth peer name d1");
+    ip(forwarder, "link set d0 up");
+    soon("an interface without an address to be watched", || watches("d0"));
+    assert!(!watches("d1"), "it is down");
+    ip(forwarder, "link add b0 type bridge");
+    ip(forwarder, "link set d0 master b0");
+    ip(forwarder, "link set b0 up");
+    soon("the bridge to be watched", || watches("b0"));
+    soon("its port to be let go of", || !watches("d0"));
 }
 
 /// Sends a router advertisement (RFC 4861 section 4.2) for 30 minutes, from the client's device to all nodes there.

@@ -286,7 +286,7 @@ fn a_certificate_is_replaced_while_connections_go_on() {
     alive(b"before");
     fs::write(&old.certificate, "half a certif").unwrap();
     eventually("the broken file to be told of", SOON, || {
-        daemon.log().contains("those in use stay in use").then_some(())
+        daemon.log().contains("what is in use stays in use").then_some(())
     });
     assert!(
         handshake(&place, &[]).contains(old.pem.trim()),
