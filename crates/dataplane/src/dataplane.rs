@@ -388,6 +388,15 @@ impl Dataplane {
         Ok(())
     }
 
+    /// Returns the last state of the flows that scans have found replaced by a SYN since the last call, some thousands at
+    /// most.
+    pub fn take_replaced(&self) -> Vec<PerSide<Direction>> {
+        let (start_times, now) = (self.start_times.lock(), time::now());
+        let replaced = self.flows.take_replaced();
+        let last = |flow| Direction::of_element(flow, &start_times, now);
+        replaced.iter().map(last).collect()
+    }
+
     /// Returns both directions of the flow with this serial number, at one moment. Walks over all records up to it: there
     /// is no index by number.
     pub fn find_flow(&self, serial: u32) -> io::Result<PerSide<Option<Direction>>> {

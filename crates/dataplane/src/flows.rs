@@ -88,12 +88,19 @@ impl Direction {
 
     /// Returns the directions of an element of the table; none for legs that stand alone.
     pub(crate) fn of_flow(flow: &ls_flow, start_times: &StartTimes, now: u32) -> PerSide<Option<Direction>> {
-        let legs = PerSide::from_fn(|side| Leg::from_tuple(&flow.from[side].key));
+        let directions = Direction::of_element(flow, start_times, now);
         PerSide::from_fn(|side| {
             let rec = &flow.from[side].rec;
-            let is_one = is_present(rec) && !is_alone(rec);
+            (is_present(rec) && !is_alone(rec)).then_some(directions[side])
+        })
+    }
+
+    /// Returns both directions of an element, present or not.
+    pub(crate) fn of_element(flow: &ls_flow, start_times: &StartTimes, now: u32) -> PerSide<Direction> {
+        let legs = PerSide::from_fn(|side| Leg::from_tuple(&flow.from[side].key));
+        PerSide::from_fn(|side| {
             let (leg, far) = (legs[side], legs[side.other()]);
-            is_one.then(|| Direction::new(side, leg, far, rec, start_times, now))
+            Direction::new(side, leg, far, &flow.from[side].rec, start_times, now)
         })
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{
     collections::VecDeque,
-    io,
+    io, mem,
     os::fd::{AsFd, OwnedFd},
     sync::Arc,
     time::{Duration, Instant},
@@ -26,6 +26,9 @@ const BATCH: u32 = 1024;
 /// Time between two collections for an addition, in times that the first one takes: they take a twentieth of a processor at
 /// most.
 const COLLECTION_REST: u32 = 20;
+
+/// Limits the replaced flows whose last state is kept: 4 MiB. There are that many only at thousands of replacements a second.
+const MOST_REPLACED: usize = 16_384;
 
 /// Holds the bytes of an element that was never used.
 const UNUSED: [u8; size_of::<ls_flow>()] = [0; size_of::<ls_flow>()];
@@ -85,6 +88,8 @@ pub(crate) struct Table {
     elements: Mutex<Elements>,
     /// Time from which on an addition may collect what replaced flows have left.
     next_collection: Mutex<Instant>,
+    /// Last state of such flows, at most [`MOST_REPLACED`].
+    replaced: Mutex<Vec<ls_flow>>,
 }
 
 /// Returns the number by which chains name a direction.
@@ -113,6 +118,7 @@ impl Table {
                 grace,
             }),
             next_collection: Mutex::new(Instant::now()),
+            replaced: Mutex::default(),
         };
         if adopted {
             table.find_elements()?;
@@ -367,12 +373,25 @@ impl Table {
         }
         let mut elements = self.elements.lock();
         for index in left {
+            if !elements.taken[index as usize] {
+                continue;
+            }
             // No flow is half inserted under the lock.
-            if elements.taken[index as usize] && is_left(&self.view.read(index)?) {
+            let flow = self.view.read(index)?;
+            if is_left(&flow) {
                 self.clear(index, &mut elements);
+                let mut replaced = self.replaced.lock();
+                if replaced.len() < MOST_REPLACED {
+                    replaced.push(flow);
+                }
             }
         }
         Ok(())
+    }
+
+    /// Returns the last state of the flows that scans have found replaced since the last call.
+    pub(crate) fn take_replaced(&self) -> Vec<ls_flow> {
+        mem::take(&mut self.replaced.lock())
     }
 
     /// Returns the flow with this serial number; legs that stand alone are none.

@@ -281,6 +281,32 @@ fn how_it_ended_is_told() {
     );
 }
 
+/// Each connection takes the place of the one before it, faster than the daemon looks at its flows.
+#[test]
+fn what_passed_is_told_of_a_connection_whose_port_is_used_again_at_once() {
+    const CONNECTIONS: usize = 8;
+    let (bed, path) = bed("log-again", Policy::DETACHED, "");
+    let source = (bed.net.client_addr, 40_000).into();
+    for _ in 0..CONNECTIONS {
+        let mut pair = Pair::accept(connect_again(&bed.net.client, source, bed.front()), &bed.listener);
+        bed.daemon.wait_state(40_000, &["detached"]);
+        pair.exchange(BYTES);
+        // The client's port is not in TIME-WAIT then.
+        pair.server.finish();
+        pair.client.expect_end();
+        pair.client.finish();
+        pair.server.expect_end();
+    }
+    soon("all lines", || lines(&path).len() == CONNECTIONS);
+    for line in lines(&path) {
+        assert_eq!(line["end"], "complete", "{line}");
+        assert!(line["bytes_to_client"].as_u64().unwrap() >= BYTES, "{line}");
+    }
+    let all = CONNECTIONS as u64;
+    bed.daemon
+        .wait_status("all are counted", |s| s.ended("closed") == all);
+}
+
 /// A new connection takes the place of one that has ended before the daemon, which stood still, has seen how.
 #[test]
 fn an_end_that_went_unseen_is_told_of_as_unknown() {

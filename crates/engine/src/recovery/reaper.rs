@@ -166,6 +166,17 @@ fn reap(context: &Context, kernel: &Kernel) -> io::Result<Duration> {
             }
         }
     })?;
+    // A SYN has taken the places of these, because both ends had closed or one was reset.
+    for PerSide { client: a, server: b } in plane.take_replaced() {
+        let end = flow_end(&a, &b);
+        if !end.is_over() {
+            continue;
+        }
+        context
+            .stats
+            .ended(if end.is_reset() { End::Reset } else { End::Closed });
+        walk.look(&end, PerSide::new(&a, &b));
+    }
     walk.end();
     ruled.end(plane);
     let walked = computed().saturating_sub(started);
