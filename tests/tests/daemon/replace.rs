@@ -306,7 +306,8 @@ fn a_successor_that_cannot_splice_replaces_none_that_can() {
     bed.daemon.kill();
     bed.daemon.start(&bed.net.forwarder);
     bed.daemon.replace(&bed.net.forwarder);
-    connect(&bed, RELAYING, "relay").exchange(BYTES);
+    // The predecessor may still have accepted it.
+    Pair::connect(&bed.net.client, front(&bed, RELAYING), &bed.listener).exchange(BYTES);
 }
 
 /// Passes a socket at this port to the bed's daemon, with these variables and this descriptor, and starts it. Returns the socket.
