@@ -96,13 +96,14 @@ pub async fn run(config: Config, load: Option<Load>, replace: bool) -> Result<Ou
     } else {
         Owner::Us
     };
-    let start = async {
-        measure_splices(&config, &shared).await;
-        InForce::start(config, bound, shared, owner).await
+    // Once it serves, it ends as it is configured.
+    let is_stopped = tokio::select! {
+        () = measure_splices(&config, &shared) => false,
+        () = signals.stop_requested() => true,
     };
-    let start = tokio::select! {
-        in_force = start => in_force.map(Some),
-        () = signals.stop_requested() => Ok(None),
+    let start = match is_stopped {
+        true => Ok(None),
+        false => InForce::start(config, bound, shared, owner).await.map(Some),
     };
     let mut in_force = match start {
         Ok(Some(in_force)) => in_force,
