@@ -5,6 +5,8 @@ use std::{
     collections::BTreeSet,
     io::{ErrorKind, Read},
     net::{SocketAddr, TcpListener, TcpStream},
+    thread,
+    time::Duration,
 };
 
 use longsplice_tests::{
@@ -186,6 +188,8 @@ fn ports_of_another_instances_flows_are_left_alone() {
     longsplice_tests::soon("the record to be reaped", || {
         bed.daemon.flows().len() == first.len()
     });
+    // A search that found no port counts for half a second.
+    thread::sleep(Duration::from_millis(500));
     let mut again = Pair::connect(&bed.net.client, front, &bed.listener);
     assert_eq!(again.source_port(), port);
     again.exchange(SOME);
