@@ -324,11 +324,20 @@ async fn one_client_alone_puts_no_server_out_and_a_second_one_does() {
     assert_eq!(states(&u), ["out", "out"]);
 }
 
+/// Returns a port at which no server is, of another address than the clients': a connection from one of theirs could get the
+/// port itself, and would be its own peer (RFC 9293 section 3.5).
+async fn elsewhere() -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 9], closed().await.port()))
+}
+
 /// Connects from the addresses of clients, which needs CAP_NET_ADMIN.
 #[tokio::test]
 async fn servers_that_refuse_one_clients_address_stay_up() {
     let keys = "balance = \"round_robin\"\noutlier_detection = { failures = 5, period = \"1h\" }";
-    let u = upstream(&format!("{}\n{keys}", list(&[closed().await, closed().await])));
+    let u = upstream(&format!(
+        "{}\n{keys}",
+        list(&[elsewhere().await, elsewhere().await])
+    ));
     let (guest, other) = (Guest::new().await, Guest::of_host(2).await);
     let refused = async |guest: &Guest, source| {
         let ask = Ask {
