@@ -10,8 +10,7 @@
 /* Mark that the routing rule looks for, and its bits. The other bits of the mark are not ours. */
 const volatile __u32 mark = 0, mark_mask = 0;
 
-/* Finds the socket that a packet between these addresses would reach: its connection's, or else a listener.
- */
+/* Finds the socket that a packet between these ends would reach: its connection's, or else a listener. */
 static __always_inline struct bpf_sock *find_socket(struct __sk_buff *skb, __u32 family, const __be32 *src,
 						    __be16 sport, const __be32 *dst, __be16 dport)
 {
@@ -78,12 +77,12 @@ static __always_inline int is_awaited_socket(struct bpf_sock *sk)
 	return awaits && (*awaits == AWAIT_ALL || !bpf_sk_storage_delete(&awaited_sockets, sk));
 }
 
-/* Returns the state of the connection's own socket (enum BPF_TCP_*); 0: there is none. Tells in *is_awaited
- * whether the segment was awaited. */
-static __always_inline __u32 state_of(struct __sk_buff *skb, const struct tcp_packet *p, int *is_awaited)
+/* Returns the state of the socket of a connection between these ends (enum BPF_TCP_*); 0: there is none.
+ * Tells in *is_awaited whether a segment of it was awaited. */
+static __always_inline __u32 state_between(struct __sk_buff *skb, __u32 family, const __be32 *src,
+					   __be16 sport, const __be32 *dst, __be16 dport, int *is_awaited)
 {
-	const struct ls_tuple *t = &p->tuple;
-	struct bpf_sock *sk = find_socket(skb, p->family, t->saddr, t->sport, t->daddr, t->dport);
+	struct bpf_sock *sk = find_socket(skb, family, src, sport, dst, dport);
 	__u32 state;
 
 	if (!sk)
@@ -93,6 +92,14 @@ static __always_inline __u32 state_of(struct __sk_buff *skb, const struct tcp_pa
 		*is_awaited = is_awaited_socket(sk);
 	bpf_sk_release(sk);
 	return state == BPF_TCP_LISTEN ? 0 : state;
+}
+
+/* Returns the state of the connection's own socket, as state_between(). */
+static __always_inline __u32 state_of(struct __sk_buff *skb, const struct tcp_packet *p, int *is_awaited)
+{
+	const struct ls_tuple *t = &p->tuple;
+
+	return state_between(skb, p->family, t->saddr, t->sport, t->daddr, t->dport, is_awaited);
 }
 
 static __always_inline long look_up_destination(struct __sk_buff *skb, const struct tcp_packet *p,
@@ -130,14 +137,9 @@ static __always_inline int is_own_address(struct __sk_buff *skb, const struct tc
 static __always_inline int is_own_syn(struct __sk_buff *skb, const struct tcp_packet *p)
 {
 	const struct ls_tuple *t = &p->tuple;
-	struct bpf_sock *sk = find_socket(skb, p->family, t->daddr, t->dport, t->saddr, t->sport);
-	int waits;
 
-	if (!sk)
-		return 0;
-	waits = sk->state == BPF_TCP_SYN_SENT;
-	bpf_sk_release(sk);
-	return waits;
+	return state_between(skb, p->family, t->daddr, t->dport, t->saddr, t->sport, NULL) ==
+	       BPF_TCP_SYN_SENT;
 }
 
 static __always_inline void route_to_us(struct __sk_buff *skb)

@@ -42,6 +42,11 @@ impl Policy<'static> {
         splice: "never",
         detach: "never",
     };
+    /// Both of these, with the states that a command leads to.
+    pub const BOTH_ON_DEMAND: [(Policy<'static>, &'static str); 2] = [
+        (Policy::ON_DEMAND, "detached"),
+        (Policy::ON_DEMAND_DORMANT, "dormant"),
+    ];
 }
 
 /// Three nodes on veth pairs, a daemon in the middle one with a listener, and a plain listening socket at the server.

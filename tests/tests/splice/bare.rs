@@ -16,11 +16,6 @@ const SOME: u64 = 200_000;
 const SIDES: [Side; 2] = [Side::Client, Side::Server];
 /// Legs that are tunnels.
 const EACH: [&[Side]; 3] = [&[Side::Client], &[Side::Server], &SIDES];
-const BOTH: [(Policy<'static>, &str); 2] = [
-    (Policy::ON_DEMAND, "detached"),
-    (Policy::ON_DEMAND_DORMANT, "dormant"),
-];
-
 /// A bed with tunnels beside its veth pairs; connections go through the tunnels.
 struct Tunnelled {
     // Fields are dropped in this order: the daemon ends before its namespace.
@@ -129,7 +124,7 @@ fn to_and_fro(tunnelled: &Tunnelled, state: &str) {
 #[test]
 fn a_connection_over_tunnels_is_spliced_and_comes_back() {
     for tunnels in EACH {
-        for (policy, state) in BOTH {
+        for (policy, state) in Policy::BOTH_ON_DEMAND {
             let tunnelled = Tunnelled::new("bare", Family::V4, tunnels, true, policy);
             to_and_fro(&tunnelled, state);
             for &side in tunnels {

@@ -6,11 +6,6 @@ use longsplice_lab::{Family, Line, LineOptions, Namespace};
 use longsplice_tests::{Bed, Config, Daemon, Pair, Policy, family, ip, nodad, veth_line};
 
 const BYTES: u64 = 1 << 20;
-const BOTH: [(Policy<'static>, &str); 2] = [
-    (Policy::ON_DEMAND, "detached"),
-    (Policy::ON_DEMAND_DORMANT, "dormant"),
-];
-
 fn net(name: &str) -> Line {
     veth_line(name, LineOptions::default())
 }
@@ -50,7 +45,7 @@ fn to_and_fro(daemon: &Daemon, pair: &mut Pair, state: &str) {
 /// The port has an address of its own, as one that was forgotten there: its segments are the bridge's all the same.
 #[test]
 fn a_leg_over_a_bridge() {
-    for (policy, state) in BOTH {
+    for (policy, state) in Policy::BOTH_ON_DEMAND {
         let net = net("dev-bridge");
         ip(&net.forwarder, "link add br0 type bridge");
         ip(&net.forwarder, "link set f0 master br0");
@@ -65,7 +60,7 @@ fn a_leg_over_a_bridge() {
 /// Frames may come to the MAC address of either device: the kernel answers ARP on both, but no neighbor solicitation.
 #[test]
 fn a_leg_over_macvlan() {
-    for ((policy, state), device) in BOTH.into_iter().zip(["f0", "mv0"]) {
+    for ((policy, state), device) in Policy::BOTH_ON_DEMAND.into_iter().zip(["f0", "mv0"]) {
         if (family(), device) == (Family::V6, "f0") {
             continue;
         }
@@ -86,7 +81,7 @@ fn a_leg_over_macvlan() {
 /// The server is where the client is: segments leave by the interface by which they came.
 #[test]
 fn both_legs_over_one_interface() {
-    for (policy, state) in BOTH {
+    for (policy, state) in Policy::BOTH_ON_DEMAND {
         let net = net("dev-same");
         let target = SocketAddr::from((net.client_addr, 7000));
         let listener = net.client.run(|| TcpListener::bind(target)).unwrap().unwrap();

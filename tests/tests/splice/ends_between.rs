@@ -119,10 +119,7 @@ fn a_drain_ends_with_the_grace_period_of_a_shutdown() {
 /// begins: here it comes by an interface that is not watched. The programs let the server acknowledge it all the same.
 #[test]
 fn a_segment_that_comes_late_to_its_socket_is_counted() {
-    for (policy, state) in [
-        (Policy::ON_DEMAND, "detached"),
-        (Policy::ON_DEMAND_DORMANT, "dormant"),
-    ] {
+    for (policy, state) in Policy::BOTH_ON_DEMAND {
         for ends in [false, true] {
             let bed = Bed::with("eb-late", Default::default(), policy, |c| {
                 c.set("interfaces = [\"f0\", \"f1\"]")

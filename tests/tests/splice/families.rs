@@ -123,10 +123,7 @@ fn to_and_fro(across: &Across, state: &str) {
 #[test]
 fn legs_of_two_families_are_spliced_and_come_back() {
     for client in Family::BOTH {
-        for (policy, state) in [
-            (Policy::ON_DEMAND, "detached"),
-            (Policy::ON_DEMAND_DORMANT, "dormant"),
-        ] {
+        for (policy, state) in Policy::BOTH_ON_DEMAND {
             to_and_fro(&Across::new(net("across", true), client, policy), state);
         }
     }

@@ -54,10 +54,7 @@ fn sysctl(node: &Namespace, path: &str) -> String {
 /// daemon.
 #[test]
 fn a_connection_is_spliced_and_comes_back() {
-    for (policy, state) in [
-        (Policy::ON_DEMAND, "detached"),
-        (Policy::ON_DEMAND_DORMANT, "dormant"),
-    ] {
+    for (policy, state) in Policy::BOTH_ON_DEMAND {
         let mut bed = Bed::on(net("v6-splice"), policy, |c| c);
         let mut pair = bed.connect();
         for _ in 0..3 {

@@ -16,10 +16,7 @@ enum Client {
 
 /// Connects a client through the daemon to a server on the daemon's host, and checks bytes before and after the splice.
 fn spliced(name: &str, client: Client, front: fn(&Line) -> IpAddr, target: fn(&Line) -> IpAddr) {
-    for (policy, state) in [
-        (Policy::ON_DEMAND, "detached"),
-        (Policy::ON_DEMAND_DORMANT, "dormant"),
-    ] {
+    for (policy, state) in Policy::BOTH_ON_DEMAND {
         let net = veth_line(name, Default::default());
         let target = SocketAddr::from((target(&net), 7000));
         let front = SocketAddr::from((front(&net), 8080));

@@ -160,10 +160,7 @@ fn in_answer_to_a_late_duplicate() {
     let deafen = "table inet deafen {
         chain in { type filter hook input priority 0; iifname f1 tcp flags & (ack | rst) == ack drop; }
     }";
-    for (policy, state) in [
-        (Policy::ON_DEMAND, "detached"),
-        (Policy::ON_DEMAND_DORMANT, "dormant"),
-    ] {
+    for (policy, state) in Policy::BOTH_ON_DEMAND {
         let (bed, mut pair) = eventually("a drain that waits", SOON, || {
             let bed = Bed::new("rst-late", policy);
             let mut pair = bed.connect();
@@ -222,10 +219,7 @@ fn during_the_splice() {
 fn during_the_return() {
     const ROUNDS: usize = 60;
     let mut rng = rng();
-    for (policy, state) in [
-        (Policy::ON_DEMAND, "detached"),
-        (Policy::ON_DEMAND_DORMANT, "dormant"),
-    ] {
+    for (policy, state) in Policy::BOTH_ON_DEMAND {
         let bed = Bed::new("rst-return", policy);
         for round in 0..ROUNDS {
             let pair = bed.connect();

@@ -279,10 +279,7 @@ fn a_way_that_takes_longer_segments_than_before_does_not_offer_them_to_a_client_
 /// A rule sends a leg over another link than the main table does, by its source address or by a port.
 #[test]
 fn a_rule_sends_a_leg_over_another_link() {
-    for (policy, state) in [
-        (Policy::ON_DEMAND, "detached"),
-        (Policy::ON_DEMAND_DORMANT, "dormant"),
-    ] {
+    for (policy, state) in Policy::BOTH_ON_DEMAND {
         for (leg, selector) in [
             (1, "from 198.18.1.2"),
             (1, "ipproto tcp sport 8080"),
@@ -346,10 +343,7 @@ fn what_a_large_table_holds_is_not_read() {
 /// An end may send with just the hops that it needs as far as the forwarder: relayed, each leg has its own.
 #[test]
 fn an_end_that_sends_with_one_hop_is_heard_behind_the_forwarder() {
-    for (policy, state) in [
-        (Policy::ON_DEMAND, "detached"),
-        (Policy::ON_DEMAND_DORMANT, "dormant"),
-    ] {
+    for (policy, state) in Policy::BOTH_ON_DEMAND {
         let bed = Bed::new("route-hops", policy);
         let mut pair = bed.connect();
         for end in [&pair.client.stream, &pair.server.stream] {

@@ -50,10 +50,7 @@ fn front(net: &Line) -> SocketAddr {
 #[test]
 fn a_flow_that_was_spliced_in_another_slot_before_is_adopted() {
     let mut rng = rng();
-    for (policy, state) in [
-        (Policy::ON_DEMAND, "detached"),
-        (Policy::ON_DEMAND_DORMANT, "dormant"),
-    ] {
+    for (policy, state) in Policy::BOTH_ON_DEMAND {
         for _ in 0..4 {
             let mut bed = Bed::new("kill-again", policy);
             let mut pair = bed.connect();

@@ -26,7 +26,7 @@ use crate::resources::Resources;
 const ONE_NAME: Duration = Duration::from_secs(10);
 /// Lowers a longer `timeout` of /etc/resolv.conf to this: a second server must be asked within `ONE_NAME`.
 const MOST_TIMEOUT: Duration = Duration::from_secs(5);
-/// Divides the wait for a server that let the last time pass: the next one is asked earlier.
+/// Divides the wait for a server that did not answer the last query: the next server is asked earlier.
 const HASTE: u32 = 5;
 
 /// Holds the name servers, and the rules for short names (resolv.conf(5)).
@@ -45,7 +45,7 @@ struct NameServer {
     address: IpAddr,
     /// Asks this server alone, once.
     resolver: TokioResolver,
-    /// Tells that it let the time pass, and gave no answer since.
+    /// Tells that it did not answer the last query in time.
     silent: AtomicBool,
 }
 

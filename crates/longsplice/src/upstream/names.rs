@@ -263,7 +263,7 @@ impl System {
     /// Looks up the addresses of a record's host.
     ///
     /// # Errors
-    /// As [`Names::look_up`].
+    /// `NotFound`: the host has no address. Any other kind: no name server could say.
     async fn host(
         &self,
         record: &Record,
@@ -319,7 +319,7 @@ impl System {
     /// Looks up SRV records, and then their targets side by side (RFC 2782).
     ///
     /// # Errors
-    /// As [`Names::look_up`].
+    /// `NotFound`: the service has no server. Any other kind: no name server could say.
     async fn service(
         &self,
         service: &str,

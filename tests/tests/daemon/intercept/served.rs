@@ -50,14 +50,9 @@ fn there_and_back(lab: &Lab, pair: &mut Pair, state: &str) {
     pair.exchange(1 << 20);
 }
 
-const ON_DEMAND: [(Policy<'static>, &str); 2] = [
-    (Policy::ON_DEMAND, "detached"),
-    (Policy::ON_DEMAND_DORMANT, "dormant"),
-];
-
 #[test]
 fn a_relayed_one_and_one_that_comes_back_are_whole() {
-    for (policy, state) in ON_DEMAND {
+    for (policy, state) in Policy::BOTH_ON_DEMAND {
         let mut lab = lab("intercept-back", intercepting(policy));
         lab.start();
         for server in lab.servers() {
@@ -75,7 +70,7 @@ fn a_relayed_one_and_one_that_comes_back_are_whole() {
 #[test]
 fn the_server_sees_the_client_where_that_is_asked_for() {
     let table = format!("{TABLE}, source = \"client\", answers = \"f1\"");
-    for (policy, state) in ON_DEMAND {
+    for (policy, state) in Policy::BOTH_ON_DEMAND {
         let config = Config::new().intercepting(&table, policy.splice, policy.detach);
         let mut lab = lab("intercept-client", config);
         lab.start();
@@ -95,7 +90,7 @@ fn the_server_sees_the_client_where_that_is_asked_for() {
 #[test]
 fn the_server_sees_the_clients_port_and_numbers_where_that_is_asked_for() {
     let table = format!("{TABLE}, source = \"client_and_port\", answers = \"f1\"");
-    for (policy, state) in ON_DEMAND {
+    for (policy, state) in Policy::BOTH_ON_DEMAND {
         let config = Config::new().intercepting(&table, policy.splice, policy.detach);
         let mut lab = lab("intercept-port", config);
         lab.start();

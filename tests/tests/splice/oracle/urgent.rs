@@ -52,10 +52,7 @@ fn urgent_data_passes_a_splice() {
 /// Relayed, the byte must not be lost either, also around a return and the next splice.
 #[test]
 fn urgent_data_passes_a_relay() {
-    for (policy, state) in [
-        (Policy::ON_DEMAND, "detached"),
-        (Policy::ON_DEMAND_DORMANT, "dormant"),
-    ] {
+    for (policy, state) in Policy::BOTH_ON_DEMAND {
         let bed = Bed::new("or-urgent-relay", policy);
         let mut pair = bed.connect();
         urgent(&mut pair.client.stream, &mut pair.server.stream, 1);
