@@ -333,10 +333,12 @@ impl Daemon {
             // The loader logs much, none of which is about connections.
             let lines: Vec<&str> = log.lines().filter(|l| !l.contains(" libbpf: ")).collect();
             eprintln!(
-                "--- start {start} of the daemon logged {} lines, at last:",
+                "--- start {start} of the daemon logged {} lines, first those above DEBUG, then the last:",
                 lines.len()
             );
-            for line in &lines[lines.len().saturating_sub(LOG_LINES)..] {
+            let (earlier, last) = lines.split_at(lines.len().saturating_sub(LOG_LINES));
+            let about_all = earlier.iter().filter(|line| !line.contains(" DEBUG "));
+            for line in about_all.take(LOG_LINES).chain(last) {
                 eprintln!("{line}");
             }
         }
