@@ -1,11 +1,13 @@
-//! Reads the table of a generation whose process has ended, which may have been of another version.
+//! Reads the table of a generation that may be of another version.
+
+use std::collections::HashSet;
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 use crate::{
     abi::{Leg, PerSide, Pod, Side, ls_flow, ls_record},
     error::Error,
-    flows::{is_identity, is_left, placement},
+    flows::{is_identity, is_left, is_present, placement},
     layout::{Conversion, Converted, Layout},
     mode::Mode,
     pins::Pins,
@@ -84,6 +86,27 @@ impl Foreign {
             }
         }
         Ok(())
+    }
+
+    /// Returns the legs of all its flows.
+    ///
+    /// # Errors
+    /// Returns an error of the system.
+    pub(crate) fn legs(&self) -> Result<HashSet<Leg>, Error> {
+        let mut legs = HashSet::new();
+        let unused = vec![0; self.flows.value_size() as usize];
+        self.scan(|_, value| {
+            if value == unused {
+                return;
+            }
+            let Some(flow) = ls_flow::from_bytes(&self.to_flow.convert(value).value) else {
+                return;
+            };
+            let present = Side::BOTH.map(|side| &flow.from[side]);
+            let present = present.into_iter().filter(|from| is_present(&from.rec));
+            legs.extend(present.map(|from| Leg::from_tuple(&from.key)));
+        })?;
+        Ok(legs)
     }
 
     /// Reads an element once more.

@@ -5,12 +5,14 @@ use std::{
     collections::BTreeSet,
     io::{ErrorKind, Read},
     net::{SocketAddr, TcpListener, TcpStream},
+    path::Path,
     thread,
     time::Duration,
 };
 
 use longsplice_tests::{
-    Bed, Config, Daemon, Pair, Policy, SOON, addr, connect_from, expect_refused_at_once, family, soon,
+    Bed, Config, Daemon, Pair, Policy, SOON, addr, binary, connect_from, expect_refused_at_once, family,
+    other_layout, soon,
 };
 
 const PORTS: std::ops::RangeInclusive<u16> = 20_000..=20_007;
@@ -150,11 +152,12 @@ fn another_programs_connect_onto_a_live_tuple_is_refused() {
     connect_from(&bed.net.forwarder, source, bed.target()).unwrap();
 }
 
-/// Starts a second daemon in the same namespace, with the same target and the same few ports.
-fn second(bed: &Bed) -> (Daemon, SocketAddr) {
+/// Starts a second daemon of a build in the same namespace, with the same target and the same few ports.
+fn second(bed: &Bed, build: &Path) -> (Daemon, SocketAddr) {
     let front = SocketAddr::from((bed.net.forwarder_client_addr, 8081));
     let config = few_ports(Config::new()).listener(front, bed.target(), "now", "now");
     let mut daemon = Daemon::of(&config);
+    daemon.use_binary(build);
     daemon.start(&bed.net.forwarder);
     (daemon, front)
 }
@@ -164,7 +167,7 @@ fn second(bed: &Bed) -> (Daemon, SocketAddr) {
 fn ports_of_another_instances_flows_are_left_alone() {
     let bed = bed("ports-two", Policy::DETACHED);
     let mut first: Vec<Pair> = (0..5).map(|_| bed.connect_spliced("detached")).collect();
-    let (daemon, front) = second(&bed);
+    let (daemon, front) = second(&bed, binary());
     let mut others = Vec::new();
     for _ in first.len()..PORTS.len() {
         let pair = Pair::connect(&bed.net.client, front, &bed.listener);
@@ -200,11 +203,10 @@ fn ports_of_another_instances_flows_are_left_alone() {
     );
 }
 
-/// A daemon also notices an instance that starts later.
-#[test]
-fn an_instance_that_comes_later_is_known_soon() {
-    let bed = bed("ports-later", Policy::DETACHED);
-    let (daemon, front) = second(&bed);
+/// Has a second instance of a build take most of the ports, and expects the first one to find the others.
+fn comes_later(name: &str, build: &Path) {
+    let bed = bed(name, Policy::DETACHED);
+    let (daemon, front) = second(&bed, build);
     let mut later: Vec<Pair> = (0..5)
         .map(|_| {
             let pair = Pair::connect(&bed.net.client, front, &bed.listener);
@@ -212,6 +214,8 @@ fn an_instance_that_comes_later_is_known_soon() {
             pair
         })
         .collect();
+    // A look is valid for a tenth of a second.
+    thread::sleep(Duration::from_millis(100));
     // It looks at the pins each second, and until then takes another port for each one that is refused.
     let mut first: Vec<Pair> = (later.len()..PORTS.len())
         .map(|_| bed.connect_spliced("detached"))
@@ -219,4 +223,16 @@ fn an_instance_that_comes_later_is_known_soon() {
     for pair in first.iter_mut().chain(&mut later) {
         pair.exchange(SOME);
     }
+}
+
+/// A daemon also notices an instance that starts later.
+#[test]
+fn an_instance_that_comes_later_is_known_soon() {
+    comes_later("ports-later", binary());
+}
+
+/// A daemon knows the ports of flows in a table of another layout: their refusals are not the target's.
+#[test]
+fn an_instance_of_another_layout_is_known_soon() {
+    comes_later("ports-layout", other_layout());
 }

@@ -1,6 +1,6 @@
 //! Installs the records of flows, keeps those of single legs, and removes them.
 
-use std::io;
+use std::{io, time::Duration};
 
 use longsplice_core::seq::Offset;
 
@@ -34,15 +34,21 @@ impl Dataplane {
         self.flows.find(leg).is_some() || self.neighbours.have(leg)
     }
 
-    /// Returns true if other instances may have come since the last look: a tenth of a second has passed.
-    pub fn may_have_new_neighbours(&self) -> bool {
-        self.neighbours.may_be_new()
+    /// Returns when [`Dataplane::ask_neighbours`] may find more than the last time; `None`: it would be of no use.
+    pub fn may_ask_neighbours_in(&self) -> Option<Duration> {
+        self.neighbours.may_know_more().then(|| self.neighbours.rest())
     }
 
-    /// Looks for other instances that have pins now. Those of another version of the layout cannot be asked. It takes
-    /// milliseconds if a new one is found.
+    /// Looks for other instances that have pins now. It takes milliseconds if a new one is found.
     pub fn look_for_neighbours(&self) {
-        self.neighbours.look(&self.pins);
+        self.neighbours.look(&self.pins, self.flows.map());
+    }
+
+    /// Looks for other instances, and copies the tables of those of another layout, which cannot be asked for each leg. It
+    /// takes milliseconds.
+    pub fn ask_neighbours(&self) {
+        self.look_for_neighbours();
+        self.neighbours.copy();
     }
 
     /// Installs both directions of a flow, or none; from then on its packets are noted (mode Track). The legs may be of

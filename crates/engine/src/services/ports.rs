@@ -32,8 +32,8 @@ use crate::services::{
 const EPHEMERAL: &str = "/proc/sys/net/ipv4/ip_local_port_range";
 const RESERVED: &str = "/proc/sys/net/ipv4/ip_local_reserved_ports";
 
-/// Number of refusals to doubt. An instance with an inaccessible table (of another version, or with a BPF file system of
-/// its own) refuses a SYN onto its flow, just as a target does that does not listen.
+/// Number of refusals to doubt. An instance with an inaccessible table (in a BPF file system of its own), or a new flow in
+/// a table of another layout, refuses a SYN just as a target does that does not listen.
 const DOUBTED: u32 = 2;
 
 /// Allocates the ports that legs B may use.
@@ -87,7 +87,7 @@ impl SourcePorts {
         timeout: Duration,
     ) -> io::Result<(TcpStream, Request<'a>)> {
         let in_use = |leg| plane.in_use(leg);
-        let look = || look_for_neighbours(plane);
+        let look = || ask_neighbours(plane);
         let attempt = self.connect_unless(in_use, look, routes, from, target, request);
         tokio::time::timeout(timeout, attempt).await?
     }
@@ -142,12 +142,13 @@ impl SourcePorts {
     }
 }
 
-/// Looks for instances that came after the last look, on a thread that may block.
-async fn look_for_neighbours(plane: &Arc<Dataplane>) {
-    if plane.may_have_new_neighbours() {
+/// Asks other instances for the ports of their flows, on a thread that may block.
+async fn ask_neighbours(plane: &Arc<Dataplane>) {
+    if let Some(rest) = plane.may_ask_neighbours_in() {
+        tokio::time::sleep(rest).await;
         let plane = Arc::clone(plane);
         // A failed look only means that the refusal is doubted.
-        let _ = tokio::task::spawn_blocking(move || plane.look_for_neighbours()).await;
+        let _ = tokio::task::spawn_blocking(move || plane.ask_neighbours()).await;
     }
 }
 
