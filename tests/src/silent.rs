@@ -138,6 +138,18 @@ impl Silent {
         }
     }
 
+    /// Makes all of them say that they open another connection from their port: a SYN with another number, and one that
+    /// acknowledges something, too.
+    pub fn open_again(&mut self) {
+        for port in self.ports() {
+            let mut connection = self.connections[&port].clone();
+            for flags in [SYN, SYN | ACK] {
+                connection.next = connection.next.wrapping_add(1 << 20);
+                self.send(port, &connection, self.clock(), flags, &[]);
+            }
+        }
+    }
+
     /// Makes all of them take more, up to `most` bytes each; returns the number of those that have so much.
     pub fn take_more(&mut self, most: u64) -> usize {
         for port in self.ports() {

@@ -78,6 +78,25 @@ fn a_source_that_refuses_ends_it() {
     assert_eq!(totals(&node.daemon.status()).0, 0);
 }
 
+/// A source that sends other SYNs before it acknowledges the answer takes no more than a few segments of the node.
+#[test]
+fn a_source_that_opens_again_stops_nothing() {
+    const FEW: i64 = 100;
+    let mut node = Node::new(router("acc-opens-again"), &[]);
+    let mut forger = forged(&node);
+    let came = || node.net.forwarder.snmp().unwrap().get("Tcp.InSegs");
+    let before = came();
+    forger.open_again();
+    let mut pair = node.connect();
+    pair.exchange(100_000);
+    pair.close();
+    assert_eq!(totals(&node.daemon.status()).0, 1);
+    let segments = came() - before;
+    assert!(segments < FEW, "{segments} segments");
+    node.daemon.terminate();
+    assert_eq!(node.daemon.join(), Some(0), "{}", node.daemon.log());
+}
+
 /// A node that stops leaves handshakes to their ends.
 #[test]
 fn a_client_may_acknowledge_after_the_end_of_the_node() {

@@ -5,7 +5,10 @@ use std::{
     os::fd::{AsFd, OwnedFd},
 };
 
-use tokio::io::{Interest, unix::AsyncFd};
+use tokio::{
+    io::{Interest, unix::AsyncFd},
+    task::coop::consume_budget,
+};
 
 /// Holds a ring whose descriptor is readable when there is data.
 #[derive(Debug)]
@@ -25,6 +28,8 @@ impl<T: Send + 'static> Ring<T> {
     /// Returns the entries that have come, at least one.
     pub(crate) async fn next(&mut self) -> io::Result<Vec<T>> {
         loop {
+            // A ring that is never empty leaves other tasks their turn: readiness that is known costs no budget.
+            consume_budget().await;
             let mut ready = self.ready.readable().await?;
             let batch = self.ring.take()?;
             if !batch.is_empty() {

@@ -149,10 +149,13 @@ impl Handshakes {
         admit: impl FnMut(&Step) -> Admission,
     ) -> io::Result<Option<Taken>> {
         self.forget_old();
+        // The packet itself has passed: let in, its copy would come back as another copy, without end.
+        if packet.copy {
+            return self.take_awaited(packet);
+        }
         match Opening::read(&packet.packet) {
             Some(syn) if syn.flags == SYN => self.take_syn(packet, syn, admit),
             Some(answer) if answer.flags == SYN | ACK => self.take_answer(packet, answer, admit),
-            _ if packet.copy => self.take_awaited(packet),
             _ => self.splicer.let_in(packet).map(|()| None),
         }
     }
