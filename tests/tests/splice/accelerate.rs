@@ -237,6 +237,29 @@ fn errors_about_a_taken_over_leg_reach_the_node() {
     pair.close();
 }
 
+/// Releases a connection over a path that takes less than its ends agreed on: they are told as without the node.
+#[test]
+fn a_connection_over_a_narrow_path_is_released() {
+    let mut node = Node::new(long_path("acc-narrow"), &[]);
+    let behind = Behind::new("acc-narrow", &node.net, 1300);
+    let mut pair = behind.connect(&node.net.client);
+    pair.exchange_unevenly(1 << 20, 1_000);
+    let flow = node.daemon.wait_state(pair.client_port(), &["relay"]);
+    node.daemon.splice(flow.id).unwrap();
+    node.daemon.wait_state(pair.client_port(), &["detached"]);
+    pair.exchange_unevenly(1 << 20, 1_000);
+    // A node that stops releases another one, which is carried.
+    let mut other = behind.connect(&node.net.client);
+    other.exchange_unevenly(1 << 20, 1_000);
+    node.daemon.wait_state(other.client_port(), &["relay"]);
+    node.daemon.terminate();
+    assert_eq!(node.daemon.join(), Some(0), "{}", node.daemon.log());
+    for mut pair in [pair, other] {
+        pair.exchange_unevenly(1 << 20, 1_000);
+        pair.close();
+    }
+}
+
 /// Ends the traffic of a test when it is dropped, in a failed test, too.
 struct Finish<'a>(&'a AtomicBool);
 

@@ -101,13 +101,6 @@ pub(crate) fn both(addresses: &PerSide<LegInfo>) -> Result<PerSide<Leg>, Refusal
     PerSide::try_from_fn(|side| leg(&addresses[side]))
 }
 
-/// Returns the longest segment that can be sent to the peer, in terms of its MSS option. (`snd_mss` would be too low: the
-/// kernel keeps it below half of the peer's window.)
-fn peer_max_segment(leg: Leg, info: &TcpInfo, inspection: &Inspection) -> u32 {
-    let fits = path_segment(info, leg.peer.ip());
-    inspection.mss_clamp.min(fits)
-}
-
 /// Returns the longest segment that may be sent to the peer of a socket that connected with a limit of its MSS; `None` if it
 /// had no limit. The limit is for what the peer sends. The socket takes it for the other direction, too, even for a peer that
 /// offers no MSS.
@@ -133,7 +126,8 @@ pub(crate) fn longest_segment(plane: &Dataplane, socket: BorrowedFd<'_>, info: &
     let local = local(socket).ok()?;
     let leg = leg(&LegInfo { peer, local }).ok()?;
     let inspection = plane.inspect(leg).ok()?;
-    Some(peer_max_segment(leg, info, &inspection))
+    // (`snd_mss` would be too low: the kernel keeps it below half of the peer's window.)
+    Some(inspection.mss_clamp.min(fits))
 }
 
 /// Returns the length of the longest segments that a socket sends now, in terms of an MSS option.
@@ -141,7 +135,17 @@ pub(crate) fn segment_sent(info: &TcpInfo) -> u32 {
     info.snd_mss() + timestamps_length(info.timestamps())
 }
 
-fn leg_options(leg: Leg, info: &TcpInfo, inspection: &Inspection) -> LegOptions {
+/// Returns the longest segments that the path to each peer takes. For ends that see each other's addresses there is no limit:
+/// they agreed on their MSS, and each hears of a narrow path as without us (RFC 1191, RFC 8201).
+fn path_segments(legs: &PerSide<Leg>, infos: &PerSide<TcpInfo>) -> PerSide<u32> {
+    if legs.client.local == legs.server.peer && legs.client.peer == legs.server.local {
+        return PerSide::both(u32::MAX);
+    }
+    PerSide::from_fn(|side| path_segment(&infos[side], legs[side].peer.ip()))
+}
+
+/// Returns the options of a leg whose path takes segments of this length.
+fn leg_options(info: &TcpInfo, inspection: &Inspection, fits: u32) -> LegOptions {
     let scale = |n| if info.window_scaling() { n } else { 0 };
     LegOptions {
         timestamps: info.timestamps(),
@@ -150,7 +154,7 @@ fn leg_options(leg: Leg, info: &TcpInfo, inspection: &Inspection) -> LegOptions 
         peer_scale: scale(info.snd_wscale()),
         our_scale: scale(info.rcv_wscale()),
         offered_mss: info.advmss(),
-        peer_mss: peer_max_segment(leg, info, inspection),
+        peer_mss: inspection.mss_clamp.min(fits),
         peer_window: inspection.peer_window,
     }
 }
@@ -268,9 +272,10 @@ pub(crate) fn assess(
         assessed.map(|(inspection, _)| inspection),
         assessed.map(|(_, info)| info),
     );
-    let mut options = PerSide::from_fn(|side| leg_options(legs[side], &infos[side], &inspections[side]));
-    if let Some(mss) = unlimited_segment(plane, pump.socket(Side::Server), &infos.server) {
-        options.server.peer_mss = mss;
+    let fits = path_segments(&legs, &infos);
+    let mut options = PerSide::from_fn(|side| leg_options(&infos[side], &inspections[side], fits[side]));
+    if let Some(mss) = plane.peer_mss(pump.socket(Side::Server)) {
+        options.server.peer_mss = mss.min(fits.server);
     }
     let plan = match_legs(&options.client, &options.server).map_err(|reason| Refusal {
         reason,
