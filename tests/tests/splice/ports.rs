@@ -10,9 +10,10 @@ use std::{
     time::Duration,
 };
 
+use longsplice_lab::Namespace;
 use longsplice_tests::{
     Bed, Config, Daemon, Pair, Policy, SOON, addr, binary, connect_from, expect_refused_at_once, family,
-    other_layout, soon,
+    other_layout, soon, veth_line,
 };
 
 const PORTS: std::ops::RangeInclusive<u16> = 20_000..=20_007;
@@ -27,8 +28,8 @@ fn bed(name: &str, policy: Policy<'_>) -> Bed {
 }
 
 /// Connects a client, and expects the daemon to accept and reset it.
-fn expect_refusal(bed: &Bed, front: SocketAddr) {
-    let mut client = bed.net.client.run(|| TcpStream::connect(front)).unwrap().unwrap();
+fn expect_refusal(client: &Namespace, front: SocketAddr) {
+    let mut client = client.run(|| TcpStream::connect(front)).unwrap().unwrap();
     client.set_read_timeout(Some(SOON)).unwrap();
     let answer = client.read(&mut [0]);
     assert!(
@@ -54,7 +55,7 @@ fn exhaustion(name: &str, policy: Policy<'_>, state: &str) {
     assert_eq!(used, PORTS.collect(), "each of them once");
 
     // One more is refused, and the log names the remedy.
-    expect_refusal(&bed, bed.front());
+    expect_refusal(&bed.net.client, bed.front());
     bed.daemon
         .wait_status("the refusal", |s| s.listeners[0].refused_total == 1);
     let target = bed.target();
@@ -123,7 +124,7 @@ fn ports_of_living_flows_are_never_reused() {
             pair.exchange(SOME);
             pair.close();
         }
-        expect_refusal(&bed, bed.front());
+        expect_refusal(&bed.net.client, bed.front());
         longsplice_tests::soon("the closed ones to be reaped", || {
             bed.daemon.flows().len() == living.len()
         });
@@ -176,7 +177,7 @@ fn ports_of_another_instances_flows_are_left_alone() {
     }
     let used: BTreeSet<u16> = first.iter().chain(&others).map(Pair::source_port).collect();
     assert_eq!(used, PORTS.collect(), "each of them once");
-    expect_refusal(&bed, front);
+    expect_refusal(&bed.net.client, front);
     // The log blames the ports, not the target.
     let says = "all source ports 20000-20007 toward";
     longsplice_tests::soon("the log to say why", || daemon.log().contains(says));
@@ -235,4 +236,40 @@ fn an_instance_that_comes_later_is_known_soon() {
 #[test]
 fn an_instance_of_another_layout_is_known_soon() {
     comes_later("ports-layout", other_layout());
+}
+
+/// Target on this host where no program listens.
+const SILENT: &str = "127.0.0.1:30000";
+
+/// A connection from the target's own port would be its own peer, and return what the client sends.
+#[test]
+fn a_target_that_does_not_listen_is_not_connected_to_itself() {
+    let net = veth_line("ports-itself", Default::default());
+    let front = SocketAddr::from((net.forwarder_client_addr, 8080));
+    let config = Config::new().listener(front, SILENT.parse().unwrap(), "now", "now");
+    // A search tries no more than three ports that are refused.
+    let mut daemon = Daemon::of(&config.set("source_ports = \"29999-30001\""));
+    daemon.start(&net.forwarder);
+    expect_refusal(&net.client, front);
+    let says = "Connection refused";
+    soon(says, || daemon.log().contains(says));
+}
+
+/// A check connects from a port that the kernel chooses: here there is one alone, the target's.
+#[test]
+fn a_server_that_does_not_listen_is_not_checked_by_itself() {
+    let net = veth_line("ports-checked", Default::default());
+    net.forwarder
+        .sysctl("net/ipv4/ip_local_port_range", "30000 30000")
+        .unwrap();
+    let front = SocketAddr::from((net.forwarder_client_addr, 8080));
+    let config = Config::new()
+        .listener(front, (net.server_addr, 7000).into(), "never", "never")
+        .with(&format!(
+            "[[upstream]]\nname = \"checked\"\nservers = [\"{SILENT}\"]\nhealth = {{ tcp = true }}"
+        ));
+    let mut daemon = Daemon::of(&config);
+    daemon.start(&net.forwarder);
+    let says = "cannot connect: Connection refused";
+    soon(says, || daemon.log().contains(says));
 }

@@ -103,6 +103,7 @@ impl SourcePorts {
     ) -> io::Result<(TcpStream, Request<'a>)> {
         let mut by = Departure::new(routes, from, target)?;
         let mut doubted = 0;
+        let mut refusal = None;
         let seed = self.random.hash_one(self.turn.fetch_add(1, Ordering::Relaxed));
         let mut search = self.exhaustion.search();
         for port in Candidates::new(&self.range, seed) {
@@ -111,7 +112,8 @@ impl SourcePorts {
             }
             let local = SocketAddr::new(by.source, port);
             let leg = Leg::new(target, local);
-            if in_use(leg) {
+            // A socket that connects to its own address is its own peer.
+            if local == target || in_use(leg) {
                 continue;
             }
             let said = by.say_less(request);
@@ -126,9 +128,16 @@ impl SourcePorts {
                 Err(e) if is_taken(&e) => by.look_again(routes, target)?,
                 // A flow took that port meanwhile: the refusal is not the target's.
                 Err(_) if refused && in_use(leg) => {}
-                Err(_) if refused && doubted < DOUBTED => doubted += 1,
+                Err(e) if refused && doubted < DOUBTED => {
+                    doubted += 1;
+                    refusal = Some(e);
+                }
                 result => return Ok((result?, said)),
             }
+        }
+        // A port that the target refused is not in use.
+        if let Some(refusal) = refusal {
+            return Err(refusal);
         }
         search.found_none(by.source, target);
         Err(self.exhausted(target))
@@ -275,9 +284,14 @@ pub(crate) async fn connect_from(
 /// caller that wants an orderly end sets it ([`longsplice_repair::options::set_reset_on_close`]).
 ///
 /// # Errors
-/// Returns those of `connect`.
+/// Returns those of `connect`; `ConnectionRefused` if the kernel chose the target's own address, where no program listens: the
+/// socket would be its own peer (RFC 9293 section 3.5).
 pub async fn connect_plainly(target: SocketAddr) -> io::Result<TcpStream> {
-    socket_toward(target)?.connect(target).await
+    let stream = socket_toward(target)?.connect(target).await?;
+    match stream.local_addr()? == target {
+        true => Err(rustix::io::Errno::CONNREFUSED.into()),
+        false => Ok(stream),
+    }
 }
 
 /// Makes a socket of the family of an address, which resets on close. Set it before the connection is up: the kernel
