@@ -25,6 +25,8 @@ use strum::EnumMessage;
 pub enum RelayReason {
     /// The policy of the listener is never to splice.
     PolicyNever,
+    /// The connection was taken back by command, and stays so until a splice is asked for.
+    ByCommand,
     /// The connection ended before its policy asked for a splice.
     EndedBeforePolicy,
     /// The daemon lacks the privileges that splicing needs.

@@ -97,7 +97,8 @@ fn a_released_connection_is_taken_over_again_by_command() {
     pair.exchange(1 << 20);
     let flow = node.daemon.wait_state(pair.client_port(), &["detached"]);
     node.daemon.unsplice(flow.id).unwrap();
-    node.daemon.wait_state(pair.client_port(), &["relay"]);
+    let back = node.daemon.wait_state(pair.client_port(), &["relay"]);
+    assert_eq!(back.reason.as_deref(), Some("by_command"));
     pair.exchange(1 << 20);
     assert_eq!(totals(&node.daemon.status()), (2, 1));
     node.daemon.splice(flow.id).unwrap();

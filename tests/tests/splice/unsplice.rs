@@ -55,6 +55,7 @@ fn after_a_command_it_stays_relayed_until_asked() {
         bed.daemon.unsplice(flow.id).unwrap();
         let back = bed.daemon.wait_state(pair.client_port(), &["relay"]);
         assert_eq!(back.id, flow.id, "it keeps its identity");
+        assert_eq!(back.reason.as_deref(), Some("by_command"));
         // Enough bytes to trigger any policy.
         for _ in 0..20 {
             pair.exchange(500_000);

@@ -384,7 +384,7 @@ pub(crate) fn all_open(shared: &Shared, accelerator: Option<&Accelerator>) -> us
 fn taken_over_again(returned: Returned, reason: AgainReason) -> Pair {
     let pair = Pair::from(returned).with_splice(SplicePolicy::Never);
     match reason {
-        AgainReason::Command => pair,
+        AgainReason::Command => pair.with_reason(RelayReason::ByCommand),
         AgainReason::Losses => pair.with_reason(RelayReason::AdvisedLoss),
     }
 }

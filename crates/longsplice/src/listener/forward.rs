@@ -187,7 +187,9 @@ impl Forwarding {
             pair = Pair::from(returned);
             if why == Trap::Admin {
                 // The unsplice was requested: relay until a splice is requested.
-                pair.splice = SplicePolicy::Never;
+                pair = pair
+                    .with_splice(SplicePolicy::Never)
+                    .with_reason(RelayReason::ByCommand);
                 conditions = Until::closed();
                 until = conditions;
             }

@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, sync::Arc, time::Instant};
 
-use longsplice_engine::{Pair, Returned, Until};
+use longsplice_engine::{IdlePolicy, Pair, Returned, Until, reason::RelayReason};
 
 use super::{Open, Service, Shared, forward::Forwarding};
 use crate::{access_log::AccessRecord, config::idle_policy};
@@ -55,7 +55,7 @@ pub(crate) fn spawn_reclaimed(
     carried.record.traffic.add_returned(&returned);
     carried.open.set_congestion(&returned);
     tracing::debug!(listener = carried.record.listener, %peer, flow = %returned.id, "taken back from the kernel");
-    let pair = Pair::from(returned).with_idle(service.settings().listener.idle);
+    let pair = by_command(returned, service.settings().listener.idle);
     tokio::spawn(carried.carry(pair, Until::closed()));
 }
 
@@ -64,10 +64,17 @@ fn spawn_alone(returned: Returned, shared: &Shared, peer: SocketAddr) {
     tracing::debug!(%peer, flow = %returned.id, "taken back from the kernel; it belongs to no listener");
     let splicer = shared.splicer.clone();
     tokio::spawn(async move {
-        let pair = Pair::from(returned).with_idle(idle_policy(None, None));
+        let pair = by_command(returned, idle_policy(None, None));
         match splicer.splice(pair, Until::closed()).await {
             Ok(ended) => tracing::debug!(%peer, ?ended, "a connection of no listener"),
             Err(error) => tracing::debug!(%peer, %error, "the connection was cut off"),
         }
     });
+}
+
+/// Returns the pair, with the reason that it is relayed.
+fn by_command(returned: Returned, idle: IdlePolicy) -> Pair {
+    Pair::from(returned)
+        .with_idle(idle)
+        .with_reason(RelayReason::ByCommand)
 }
