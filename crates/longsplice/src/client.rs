@@ -74,6 +74,9 @@ pub enum HelloError {
     /// The bytes are no ClientHello, or a malformed one.
     #[error("no TLS ClientHello: {0}")]
     No(rustls::Error),
+    /// The client speaks only TLS 1.1 or older, or SSL 3.0.
+    #[error("it speaks only TLS versions before 1.2")]
+    OldVersion,
     /// The ClientHello is too long.
     #[error("its TLS ClientHello is longer than {LONGEST} bytes")]
     TooLong,

@@ -75,7 +75,7 @@ pub(super) async fn read(socket: &mut TcpStream, mut reader: Reader) -> Result<R
             }
             Step::No { error, alert } => {
                 tell(socket, &alert).await;
-                return Err(HelloError::No(error).into());
+                return Err(error.into());
             }
             Step::TooLong => return Err(HelloError::TooLong.into()),
         }
@@ -106,7 +106,7 @@ enum Step {
     /// The hello is complete.
     Yes(Box<Accepted>),
     /// The bytes are no valid hello.
-    No { error: rustls::Error, alert: Vec<u8> },
+    No { error: HelloError, alert: Vec<u8> },
     /// The hello is incomplete after [`LONGEST`] bytes.
     TooLong,
 }
@@ -166,18 +166,22 @@ impl Reader {
                     let mut alert = Vec::new();
                     // Writing to memory cannot fail.
                     let _ = told.write_all(&mut alert);
-                    // Tell an old client that its version is the reason: the acceptor's alert names another missing
-                    // feature.
+                    // Name an old client's version as the reason: the acceptor names another missing feature.
                     let version = self.bytes.get(VERSION);
-                    if matches!(error, rustls::Error::PeerIncompatible(_))
-                        && version.is_some_and(|v| v < OLDEST.as_slice())
-                    {
-                        alert = PROTOCOL_VERSION.to_vec();
+                    let is_old = matches!(error, rustls::Error::PeerIncompatible(_))
+                        && version.is_some_and(|v| v < OLDEST.as_slice());
+                    if is_old {
+                        let alert = PROTOCOL_VERSION.to_vec();
+                        return Step::No {
+                            error: HelloError::OldVersion,
+                            alert,
+                        };
                     }
                     // Add an alert for bytes that are no handshake: the acceptor has none. An alert gets no answer.
                     if alert.is_empty() && self.bytes.first() != Some(&ALERT) {
                         alert.extend(UNEXPECTED_MESSAGE);
                     }
+                    let error = HelloError::No(error);
                     return Step::No { error, alert };
                 }
             }

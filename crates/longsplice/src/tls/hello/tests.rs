@@ -279,8 +279,11 @@ fn a_client_that_knows_only_older_versions_is_told_that_it_is_the_version() {
     for version in [[3, 1], [3, 2]] {
         let mut bytes = with_extensions(&hello("a.example", &[]), ALL_BUT_SIGNATURES);
         bytes[VERSION].copy_from_slice(&version);
-        let mut reader = Reader::new(bytes);
-        assert!(matches!(reader.step(), Step::No { alert, .. } if alert == PROTOCOL_VERSION));
+        let Step::No { error, alert } = Reader::new(bytes).step() else {
+            panic!("{version:?}: taken");
+        };
+        assert_eq!(alert, PROTOCOL_VERSION);
+        assert_eq!(error.to_string(), "it speaks only TLS versions before 1.2");
         // With signature algorithms, which came with TLS 1.2, the hello reaches the configuration. Extension 43 names
         // the versions.
         let mut bytes = with_extensions(&hello("a.example", &[]), Some(|kind| kind != 43));
