@@ -3,7 +3,10 @@
 
 use std::{fmt, str::FromStr};
 
-use crate::{policy::parse_bytes, side::PerSide};
+use crate::{
+    policy::{BYTE_UNITS, parse_bytes},
+    side::PerSide,
+};
 
 /// Parts of a second after which the freed bytes are worth a read.
 const WORTHWHILE_PARTS: u32 = 100;
@@ -148,7 +151,8 @@ impl RateLimit {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{part}` {wrong}: use RATE for each direction, or client=RATE and server=RATE for what they send, and \
-     burst=BYTES, joined by commas; a RATE is 1kB/s to 4294967295B/s (such as 10MB/s), a burst 1B to 4294967295B"
+     burst=BYTES, joined by commas; a RATE is 1kB/s to 4294967295B/s (such as 10MB/s), a burst 1B to 4294967295B, each in \
+     {BYTE_UNITS}"
 )]
 pub struct ParseRateLimitError {
     part: String,

@@ -43,8 +43,8 @@ pub struct ParsePolicyError {
     accepted: &'static str,
 }
 
-const SPLICE_ACCEPTED: &str =
-    "auto, now, never, after=BYTES (such as after=1MiB) or after=DURATION (such as after=500ms)";
+const SPLICE_ACCEPTED: &str = "auto, now, never, after=BYTES (such as after=1MiB; B, kB, KiB, MB, MiB, GB or GiB) or \
+     after=DURATION (such as after=500ms)";
 const DETACH_ACCEPTED: &str = "now, never or after=DURATION (such as after=1s)";
 
 impl FromStr for SplicePolicy {
@@ -145,18 +145,22 @@ pub fn parse_duration(s: &str) -> Option<Duration> {
     (us <= 36_500 * 86_400_000_000).then(|| Duration::from_micros(us))
 }
 
-/// Reads a whole number of bytes, with an optional unit: `B`, `kB`, `KiB`, `MB`, `MiB`, `GB` or `GiB`.
+/// Lists the units of [`parse_bytes`], for messages.
+pub const BYTE_UNITS: &str = "B, kB, KiB, MB, MiB, GB or GiB";
+
+/// Reads a whole number of bytes, with an optional unit of [`BYTE_UNITS`]; case counts, as in `after=1m`, a minute.
+/// `None` if it is something else, or more than 2^64 − 1.
 pub fn parse_bytes(s: &str) -> Option<u64> {
     let digits = s.bytes().take_while(u8::is_ascii_digit).count();
     let n: u64 = s[..digits].parse().ok()?;
     let unit: u64 = match &s[digits..] {
         "" | "B" => 1,
-        "k" | "kB" | "KB" => 1_000,
-        "K" | "KiB" => 1 << 10,
+        "kB" => 1_000,
+        "KiB" => 1 << 10,
         "MB" => 1_000_000,
-        "M" | "MiB" => 1 << 20,
+        "MiB" => 1 << 20,
         "GB" => 1_000_000_000,
-        "G" | "GiB" => 1 << 30,
+        "GiB" => 1 << 30,
         _ => return None,
     };
     n.checked_mul(unit)
@@ -189,6 +193,32 @@ mod tests {
             "after=2m".parse(),
             Ok(SplicePolicy::AfterTime(Duration::from_secs(120)))
         );
+    }
+
+    #[test]
+    fn bytes_have_the_units_of_the_documentation_and_no_others() {
+        for (unit, bytes) in [
+            ("", 1),
+            ("B", 1),
+            ("kB", 1_000),
+            ("KiB", 1 << 10),
+            ("MB", 1_000_000),
+            ("MiB", 1 << 20),
+            ("GB", 1_000_000_000),
+            ("GiB", 1 << 30),
+        ] {
+            assert_eq!(parse_bytes(&format!("3{unit}")), Some(3 * bytes), "{unit}");
+            assert!(unit.is_empty() || BYTE_UNITS.contains(unit), "{unit}");
+        }
+        // Refuse what may mean 1000 or 1024, or a minute.
+        for unit in ["k", "K", "KB", "M", "G", "m", "b", "kib", " kB"] {
+            assert_eq!(parse_bytes(&format!("3{unit}")), None, "{unit}");
+            let e = format!("after=3{unit}").parse::<SplicePolicy>();
+            assert!(
+                unit == "m" || e.unwrap_err().to_string().contains(BYTE_UNITS),
+                "{unit}"
+            );
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr, time::Duration};
 
-use longsplice_core::policy::{parse_bytes, parse_duration};
+use longsplice_core::policy::{BYTE_UNITS, parse_bytes, parse_duration};
 use longsplice_dataplane::{PerSide, Side};
 use serde::{Deserialize, Serialize};
 
@@ -219,8 +219,8 @@ impl Trap {
 /// Names a condition that could not be read, and the accepted ones.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{part}` {wrong}: use data, data=client, data=server, bytes=client:COUNT or bytes=server:COUNT (such as \
-     bytes=server:1MiB), after=DURATION or idle=DURATION (such as idle=10s), joined by commas"
+    "`{part}` {wrong}: use data, data=SIDE, data=SIDE:BYTES, bytes=SIDE:BYTES (such as bytes=server:1MiB; {BYTE_UNITS}), \
+     after=DURATION or idle=DURATION (such as idle=10s), joined by commas; SIDE is client or server"
 )]
 pub struct ParseUntilError {
     part: String,

@@ -209,8 +209,8 @@ pub struct Forward {
     /// When to close the sockets of a spliced connection: now, never or after=DURATION
     #[arg(long, default_value_t, value_name = "POLICY")]
     pub detach: DetachPolicy,
-    /// When to take a spliced connection back into the relay: data=SIDE, bytes=SIDE:BYTES, after=DURATION or idle=DURATION,
-    /// joined by commas; SIDE is client or server [default: when it is asked for]
+    /// When to take a spliced connection back into the relay: data, data=SIDE, data=SIDE:BYTES, bytes=SIDE:BYTES,
+    /// after=DURATION or idle=DURATION, joined by commas; SIDE is client or server [default: when it is asked for]
     #[arg(long, value_name = "CONDITIONS")]
     pub unsplice: Option<Until>,
     /// How fast each connection's payload may pass, relayed or spliced: RATE for each direction, or client=RATE and

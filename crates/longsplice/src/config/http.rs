@@ -4,7 +4,7 @@ use std::{ops::Range, time::Duration};
 
 use longsplice_core::{
     http::{Authority, rewrite::ForwardedFields},
-    policy::parse_bytes,
+    policy::{BYTE_UNITS, parse_bytes},
     route::{Condition, Table, Token},
 };
 use serde::Deserialize;
@@ -204,7 +204,8 @@ impl Settler<'_> {
                 let bytes = parse_bytes(text);
                 if bytes.is_none() {
                     let message = format!("`{text}` is no length");
-                    self.complain(given.span(), message, "write auto, or bytes such as 64KiB");
+                    let help = format!("write auto, or bytes such as 64KiB ({BYTE_UNITS})");
+                    self.complain(given.span(), message, &help);
                 }
                 bytes
             }
@@ -216,7 +217,8 @@ impl Settler<'_> {
             Some(n) if HEADS.contains(&n) => usize::try_from(n).unwrap_or(usize::MAX),
             _ => {
                 let message = format!("max_head is out of range: `{}`", given.get_ref());
-                self.complain(given.span(), message, "use 1KiB to 1MiB, such as 32KiB");
+                let help = format!("use 1KiB to 1MiB, such as 32KiB ({BYTE_UNITS})");
+                self.complain(given.span(), message, &help);
                 HttpConfig::default().max_head
             }
         }

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use longsplice_core::policy::parse_bytes;
+use longsplice_core::policy::{BYTE_UNITS, parse_bytes};
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -75,7 +75,7 @@ impl FromStr for MemoryLimit {
                 "`{text}` is too little memory for a daemon: use 16MiB or more"
             )),
             _ => Err(format!(
-                "`{text}` is no amount of memory: use auto, none, or a size such as 512MiB"
+                "`{text}` is no amount of memory: use auto, none, or a size such as 512MiB ({BYTE_UNITS})"
             )),
         }
     }

@@ -207,11 +207,11 @@ fn messages_name_the_place_and_the_remedy() {
         ),
         (
             format!("{listener}unsplice = \"data=me\"\n"),
-            "x.toml:4:12: `data=me` is no condition: use data, data=client, data=server, bytes=client:COUNT or bytes=server:COUNT (such as bytes=server:1MiB), after=DURATION or idle=DURATION (such as idle=10s), joined by commas\n   4 | unsplice = \"data=me\"\n     |            ^^^^^^^^^",
+            "x.toml:4:12: `data=me` is no condition: use data, data=SIDE, data=SIDE:BYTES, bytes=SIDE:BYTES (such as bytes=server:1MiB; B, kB, KiB, MB, MiB, GB or GiB), after=DURATION or idle=DURATION (such as idle=10s), joined by commas; SIDE is client or server\n   4 | unsplice = \"data=me\"\n     |            ^^^^^^^^^",
         ),
         (
             format!("{listener}rate_limit = \"up=1MB/s\"\n"),
-            "x.toml:4:14: `up=1MB/s` is no rate limit: use RATE for each direction, or client=RATE and server=RATE for what they send, and burst=BYTES, joined by commas; a RATE is 1kB/s to 4294967295B/s (such as 10MB/s), a burst 1B to 4294967295B\n   4 | rate_limit = \"up=1MB/s\"\n     |              ^^^^^^^^^^",
+            "x.toml:4:14: `up=1MB/s` is no rate limit: use RATE for each direction, or client=RATE and server=RATE for what they send, and burst=BYTES, joined by commas; a RATE is 1kB/s to 4294967295B/s (such as 10MB/s), a burst 1B to 4294967295B, each in B, kB, KiB, MB, MiB, GB or GiB\n   4 | rate_limit = \"up=1MB/s\"\n     |              ^^^^^^^^^^",
         ),
         (
             format!("{listener}splice = \"never\"\nunsplice = \"data=client\"\n"),

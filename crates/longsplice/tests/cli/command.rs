@@ -57,7 +57,7 @@ fn wrong_usage_ends_with_2_and_the_remedy() {
                 "--unsplice",
                 "data=me",
             ],
-            "data=client",
+            "data=SIDE:BYTES",
         ),
         (
             &[
