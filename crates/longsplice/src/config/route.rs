@@ -87,6 +87,7 @@ impl Settler<'_> {
     /// Returns the conditions of the table, each with its position.
     fn conditions(&mut self, raw: Raw) -> Vec<Spanned<Condition>> {
         let mut all = Vec::new();
+        self.check_methods(raw.method.as_ref());
         all.extend(self.any_of(raw.client, |list| Some(Condition::Client(list))));
         all.extend(self.any_of(raw.method, |list| Some(Condition::Method(list))));
         all.extend(self.any_of(raw.sni, |list| Some(Condition::Sni(list.into_iter().collect()))));

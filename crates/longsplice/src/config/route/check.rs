@@ -2,10 +2,58 @@
 
 use std::ops::Range;
 
-use longsplice_core::route::{Condition, Table};
+use longsplice_core::route::{Condition, Table, Token};
 use toml::Spanned;
 
-use crate::config::{protocol::Protocol, settler::Settler};
+use crate::config::{
+    one_or_many::{OneOrMany, flatten},
+    protocol::Protocol,
+    settler::Settler,
+};
+
+/// Lists the registered methods (RFC 9110 section 16.1).
+const METHODS: [&str; 40] = [
+    "ACL",
+    "BASELINE-CONTROL",
+    "BIND",
+    "CHECKIN",
+    "CHECKOUT",
+    "CONNECT",
+    "COPY",
+    "DELETE",
+    "GET",
+    "HEAD",
+    "LABEL",
+    "LINK",
+    "LOCK",
+    "MERGE",
+    "MKACTIVITY",
+    "MKCALENDAR",
+    "MKCOL",
+    "MKREDIRECTREF",
+    "MKWORKSPACE",
+    "MOVE",
+    "OPTIONS",
+    "ORDERPATCH",
+    "PATCH",
+    "POST",
+    "PRI",
+    "PROPFIND",
+    "PROPPATCH",
+    "PUT",
+    "QUERY",
+    "REBIND",
+    "REPORT",
+    "SEARCH",
+    "TRACE",
+    "UNBIND",
+    "UNCHECKOUT",
+    "UNLINK",
+    "UNLOCK",
+    "UPDATE",
+    "UPDATEREDIRECTREF",
+    "VERSION-CONTROL",
+];
 
 /// Properties of a listener that its routes depend on.
 pub(in crate::config) struct Of<'a> {
@@ -49,6 +97,19 @@ impl Settler<'_> {
                 ),
             };
             self.complain(condition.span(), message, help);
+        }
+    }
+
+    /// Complains about a method in another case than its requests have it: none would match.
+    pub(super) fn check_methods(&mut self, given: Option<&Spanned<OneOrMany<Token>>>) {
+        for method in given.cloned().map_or_else(Vec::new, flatten) {
+            let name = method.get_ref().as_str();
+            let upper = name.to_ascii_uppercase();
+            if upper != name && METHODS.contains(&upper.as_str()) {
+                let message =
+                    format!("no request has the method `{name}`: case counts (RFC 9110 section 9.1)");
+                self.complain(method.span(), message, &format!("write {upper}"));
+            }
         }
     }
 

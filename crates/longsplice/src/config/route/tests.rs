@@ -133,6 +133,16 @@ fn messages_name_the_place_and_the_remedy() {
             &["15:10: the route has `upstream` and `status` = leave one of them out: a route does one thing"],
         ),
         (
+            "method = \"post\"\nstatus = 405",
+            &["14:10: no request has the method `post`: case counts (RFC 9110 section 9.1) = write POST"],
+        ),
+        (
+            "method = [\"GET\", \"Version-Control\"]\nstatus = 405",
+            &[
+                "14:18: no request has the method `Version-Control`: case counts (RFC 9110 section 9.1) = write VERSION-CONTROL",
+            ],
+        ),
+        (
             "path = \"/a\"\nstatus = 301",
             &["15:10: 301 needs a place to go to = write redirect = \"https://…\", which is a 308"],
         ),
