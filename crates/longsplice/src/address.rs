@@ -45,6 +45,9 @@ pub enum AddressError {
     /// The text is no target.
     #[error("`{0}` is no target: write IP:PORT, [V6ADDR]:PORT or NAME:PORT")]
     Target(String),
+    /// The text is a URL.
+    #[error("`{0}` is a URL: leave the scheme out, and any path, such as 127.0.0.1:8000")]
+    Url(String),
     /// The text is an IPv6 address without brackets.
     #[error("`{0}` is ambiguous: put the IPv6 address in brackets, such as [::1]:8000")]
     Brackets(String),
@@ -72,6 +75,7 @@ impl FromStr for ListenAddr {
     type Err = AddressError;
 
     fn from_str(s: &str) -> Result<Self, Self::Err> {
+        refuse_url(s)?;
         if let Ok(addr) = s.parse::<SocketAddr>() {
             return with_scope(addr).map(ListenAddr);
         }
@@ -95,6 +99,7 @@ impl FromStr for Target {
     type Err = AddressError;
 
     fn from_str(s: &str) -> Result<Self, Self::Err> {
+        refuse_url(s)?;
         let (place, port) = if let Ok(addr) = s.parse::<SocketAddr>() {
             (Place::Address(with_scope(addr)?), addr.port())
         } else {
@@ -136,6 +141,14 @@ impl FromStr for PortRange {
         } else {
             Ok(PortRange { lo, hi })
         }
+    }
+}
+
+/// Refuses a URL.
+fn refuse_url(s: &str) -> Result<(), AddressError> {
+    match s.contains("://") {
+        true => Err(AddressError::Url(s.to_owned())),
+        false => Ok(()),
     }
 }
 
@@ -248,6 +261,7 @@ mod tests {
             ),
             ("::1:80x", "in brackets"),
             ("[fe80::1]:80", "such as [fe80::1%2]:80"),
+            ("tcp://127.0.0.1:80", "is a URL"),
         ] {
             let e = given.parse::<ListenAddr>().unwrap_err().to_string();
             assert!(e.contains(says), "{given}: {e}");
@@ -280,6 +294,8 @@ mod tests {
             (":80", "is no target"),
             ("[2001:db8::1]", "is no target"),
             ("[fe80::1]:80", "such as [fe80::1%2]:80"),
+            ("http://127.0.0.1:8000/", "is a URL"),
+            ("https://web.example", "is a URL"),
         ] {
             let e = given.parse::<Target>().unwrap_err().to_string();
             assert!(e.contains(says), "{given}: {e}");

@@ -48,7 +48,7 @@ pub enum Wrong {
     )]
     Families,
     /// The interface is the loopback.
-    #[error("rules are for packets that come from outside, not for those on `lo`: name another interface")]
+    #[error("this is for packets that come from outside, not for those on `lo`: name another interface")]
     Loopback,
     /// The kernel does not take the name of the interface.
     #[error("`{0}` cannot be the name of an interface: `ip -br link` lists them")]

@@ -40,6 +40,8 @@ pub struct OpenError {
 fn remedy(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::NotFound => "; make its folder first",
+        io::ErrorKind::IsADirectory => "; name a file in it",
+        io::ErrorKind::NotADirectory => "; name a folder before the file",
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
             "; the daemon's user must be allowed to write there (systemd: ReadWritePaths= or LogsDirectory=)"
         }

@@ -19,7 +19,10 @@ pub(super) fn check(args: &args::Check) -> Result<ExitCode, Failure> {
             }
         };
         if let Some(Err(e)) = config.operations.access_log.as_ref().map(LogTarget::check) {
-            wrong.push(format!("{}: {e}", file.display()));
+            wrong.push(match config.access_log_path {
+                Some(place) => place.with_message(e.to_string()).to_string(),
+                None => e.to_string(),
+            });
             continue;
         }
         for warning in &config.warnings {

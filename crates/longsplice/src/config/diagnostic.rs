@@ -36,6 +36,11 @@ impl<'a> Source<'a> {
         self.path.parent().unwrap_or(Path::new(""))
     }
 
+    /// Returns the text of the file.
+    pub(super) fn text(&self) -> &'a str {
+        self.text
+    }
+
     /// Returns a diagnostic about the bytes of `span`; a span outside of the text points at its end.
     pub(super) fn at(
         &self,
@@ -64,11 +69,44 @@ impl<'a> Source<'a> {
 impl Diagnostic {
     /// Returns it on one line, for a log: place, message and remedy.
     pub fn brief(&self) -> String {
+        format!("{}:{}: {}", self.path.display(), self.line, self.gist())
+    }
+
+    /// Returns the message and the remedy, without the place.
+    pub(super) fn gist(&self) -> String {
         let help = self
             .help
             .as_ref()
             .map_or(String::new(), |help| format!(": {help}"));
-        format!("{}:{}: {}{help}", self.path.display(), self.line, self.message)
+        format!("{}{help}", self.message)
+    }
+
+    /// Returns it with another message, which has its remedy.
+    #[must_use]
+    pub(crate) fn with_message(self, message: String) -> Diagnostic {
+        Diagnostic {
+            message,
+            help: None,
+            ..self
+        }
+    }
+
+    /// Returns it with this remedy.
+    pub(super) fn with_help(self, help: String) -> Diagnostic {
+        Diagnostic {
+            help: Some(help),
+            ..self
+        }
+    }
+
+    /// Returns true if both begin at the same place.
+    pub(super) fn is_at(&self, other: &Diagnostic) -> bool {
+        (self.line, self.column) == (other.line, other.column)
+    }
+
+    /// Returns true if it is about a key that the reader does not know.
+    pub(super) fn is_unknown_key(&self) -> bool {
+        self.message.starts_with("unknown key ")
     }
 
     /// Returns the line, from 1.

@@ -55,6 +55,8 @@ pub struct Config {
     pub listeners: Vec<ListenerConfig>,
     /// Diagnostics about settings that are valid but may be unintended.
     pub warnings: Vec<Diagnostic>,
+    /// Diagnostic at the access log's path, for an error when it is opened.
+    pub(crate) access_log_path: Option<Diagnostic>,
 }
 
 impl Default for Config {
@@ -75,6 +77,7 @@ impl Default for Config {
             upstreams: Vec::new(),
             listeners: Vec::new(),
             warnings: Vec::new(),
+            access_log_path: None,
         }
     }
 }
@@ -183,7 +186,6 @@ pub(super) fn settle(file: File, source: &Source<'_>) -> Result<Config, Vec<Diag
         let help = "add a [[listener]] with listen = \"0.0.0.0:8080\" and to = \"192.0.2.1:80\", or a section [accelerate]";
         s.complain(0..0, "there is no listener, so nothing would be forwarded", help);
     }
-    let listener_places: Vec<_> = file.listener.iter().map(Spanned::span).collect();
     let intercepts = |l: &Spanned<listeners::Raw>| l.get_ref().intercept.as_ref().map(Spanned::span);
     let intercept_places: Vec<_> = file.listener.iter().map(intercepts).collect();
     let targets: Vec<_> = file.upstream.iter().map(|raw| raw.get_ref().targets()).collect();
@@ -196,20 +198,22 @@ pub(super) fn settle(file: File, source: &Source<'_>) -> Result<Config, Vec<Diag
     let listeners = s.listeners(file.listener, &shared);
     s.loops(&listeners, &targets);
     let taken: Vec<_> = listeners.iter().flat_map(|l| l.listen.iter().copied()).collect();
+    let access_log_path = file.access_log.as_ref().map(|log| {
+        let place = log.get_ref().path_place();
+        source.at(place, "cannot open the access log", None)
+    });
     let operations = s.operations(file.metrics, file.access_log, &taken);
     let mut all = rules.clone();
-    for (listener, place) in listeners.iter().zip(listener_places) {
+    for (listener, place) in listeners.iter().zip(&intercept_places) {
         all.extend(listener.rules());
-        places.resize(all.len(), place);
+        places.resize(all.len(), place.clone().unwrap_or_default());
     }
     if let Some((accelerate, place)) = &accelerate {
         // The host's own addresses may change: here only the number of rules matters.
         all.extend(accelerate.rules(&[]));
         places.resize(all.len(), place.clone());
     }
-    packet_rules::check(&all, source, &mut s.wrong, |n| {
-        places.get(n).cloned().unwrap_or_default()
-    });
+    packet_rules::check(&all, rules.len(), &places, source, &mut s.wrong);
     let mut warnings = Vec::new();
     for (listener, place) in listeners.iter().zip(intercept_places) {
         if let Some(place) = place.filter(|_| listener.reaches_all()) {
@@ -223,6 +227,7 @@ pub(super) fn settle(file: File, source: &Source<'_>) -> Result<Config, Vec<Diag
     }
     let config = Config {
         warnings,
+        access_log_path,
         instance: file.instance.unwrap_or_default(),
         admin: file.admin.map(Spanned::into_inner),
         splicer,

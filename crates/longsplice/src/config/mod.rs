@@ -15,6 +15,7 @@ mod operations;
 mod packet_rules;
 mod period;
 mod protocol;
+mod remedy;
 mod route;
 pub mod rules;
 mod settler;
@@ -113,24 +114,34 @@ fn read(path: &Path) -> Result<String, ConfigError> {
 
 /// Checks the text of a configuration file; diagnostics show it as `path`.
 pub fn parse(path: &Path, text: &str) -> Result<Config, Vec<Diagnostic>> {
-    let source = diagnostic::Source::new(path, text);
-    file::settle(toml(text, &source)?, &source)
+    settled(path, text, file::settle)
 }
 
 /// Checks the text of a file of rules; diagnostics show it as `path`.
 pub fn parse_rules(path: &Path, text: &str) -> Result<Vec<Rule>, Vec<Diagnostic>> {
-    let source = diagnostic::Source::new(path, text);
-    packet_rules::settle_file(toml(text, &source)?, &source)
+    settled(path, text, packet_rules::settle_file)
 }
 
-fn toml<T: serde::de::DeserializeOwned>(
+/// Reads the text, and checks and converts it by `settle`.
+fn settled<Raw: serde::de::DeserializeOwned, Checked>(
+    path: &Path,
     text: &str,
-    source: &diagnostic::Source<'_>,
-) -> Result<T, Vec<Diagnostic>> {
-    toml::from_str(text).map_err(|e| {
-        let (message, help) = hint::explain(e.message());
-        vec![source.at(e.span().unwrap_or(0..0), message, help)]
-    })
+    settle: fn(Raw, &diagnostic::Source<'_>) -> Result<Checked, Vec<Diagnostic>>,
+) -> Result<Checked, Vec<Diagnostic>> {
+    let source = diagnostic::Source::new(path, text);
+    let error = match toml::from_str(text) {
+        Ok(raw) => return settle(raw, &source),
+        Err(error) => error,
+    };
+    // Look no further for the remedy of an error in another spelling of the text.
+    let again = |text: &str| {
+        let source = diagnostic::Source::new(path, text);
+        match toml::from_str(text) {
+            Ok(raw) => settle(raw, &source).err().unwrap_or_default(),
+            Err(error) => vec![hint::diagnose(&error, &source)],
+        }
+    };
+    Err(vec![remedy::diagnose(&error, &source, again)])
 }
 
 #[cfg(test)]

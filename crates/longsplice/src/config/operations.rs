@@ -3,6 +3,7 @@
 use std::{
     fmt,
     net::SocketAddr,
+    ops::Range,
     path::{Path, PathBuf},
     str::FromStr,
     time::Duration,
@@ -126,6 +127,13 @@ pub(super) struct RawAccessLog {
     path: Spanned<String>,
     format: Option<AccessLogFormat>,
     flow_interval: Option<Spanned<Period>>,
+}
+
+impl RawAccessLog {
+    /// Returns the position of the path.
+    pub(super) fn path_place(&self) -> Range<usize> {
+        self.path.span()
+    }
 }
 
 impl Settler<'_> {

@@ -92,9 +92,7 @@ impl TryFrom<i64> for Offset {
 pub(super) fn settle_file(file: File, source: &Source<'_>) -> Result<Vec<Rule>, Vec<Diagnostic>> {
     let mut wrong = Vec::new();
     let (rules, places) = settle(file.rule, source, &mut wrong);
-    check(&rules, source, &mut wrong, |n| {
-        places.get(n).cloned().unwrap_or_default()
-    });
+    check(&rules, rules.len(), &places, source, &mut wrong);
     wrong.sort_by_key(Diagnostic::line);
     if wrong.is_empty() { Ok(rules) } else { Err(wrong) }
 }
@@ -129,18 +127,25 @@ pub(super) fn settle(
     (rules.collect(), places)
 }
 
-/// Checks the rules together; `place` returns the position of the rule with this index.
+/// Checks the rules together, of which the first `written` are in the file, and others follow from other sections.
+/// `places` are the positions of the rules, or of those sections.
 pub(super) fn check(
     rules: &[Rule],
+    written: usize,
+    places: &Places,
     source: &Source<'_>,
     wrong: &mut Vec<Diagnostic>,
-    place: impl Fn(usize) -> std::ops::Range<usize>,
 ) {
     // Skip this after other errors: it would only report them again in other words.
     if wrong.is_empty()
         && let Err(e) = rules::check(rules)
     {
-        wrong.push(source.at(place(e.index), e.to_string(), None));
+        let message = match e.index < written {
+            true => e.to_string(),
+            false => e.what.to_string(),
+        };
+        let place = places.get(e.index).cloned().unwrap_or_default();
+        wrong.push(source.at(place, message, None));
     }
 }
 

@@ -240,7 +240,7 @@ fn what_cannot_be_meant_is_refused_at_its_place() {
         ),
         (
             "\n[[rule]]\naction = \"pass\"\ninterface = \"lo\"\n",
-            "x.toml:2:1: rule 1 (`rule 1`): rules are for packets that come from outside",
+            "x.toml:2:1: rule 1 (`rule 1`): this is for packets that come from outside",
         ),
         ("listener = 3\n", "unknown key `listener`"),
     ] {
@@ -251,11 +251,11 @@ fn what_cannot_be_meant_is_refused_at_its_place() {
     for (text, says) in [
         (listener(""), "x.toml:3:13: missing key `interface`"),
         (listener("interface = []"), "x.toml:3:13: no interface is named"),
-        (listener("interface = \"lo\""), "not for those on `lo`"),
+        (listener("interface = \"lo\""), "x.toml:3:13: this is for packets that come from outside, not for those on `lo`"),
         (listener("interface = \"eth0\", source = \"client\""), "x.toml:3:13: source = \"client\" needs to know"),
         (listener("interface = \"eth0\", source = \"client_and_port\""), "x.toml:3:13: source = \"client_and_port\" needs to know"),
         (listener("interface = \"eth0\", answers = \"eth1\""), "`answers` is of no use"),
-        (listener("interface = \"eth0\", to = \"2001:db8::/32\""), "x.toml:1:1: rule 1 (`eth0 to listener 0.0.0.0:8080`): 2001:db8::/32 is of another family"),
+        (listener("interface = \"eth0\", to = \"2001:db8::/32\""), "x.toml:3:13: 2001:db8::/32 is of another family"),
         (
             "[[listener]]\nlisten = [\"127.0.0.1:1\", \"127.0.0.1:2\"]\nintercept = { interface = \"eth0\" }\n".to_owned(),
             "two listeners of one family",
