@@ -18,6 +18,7 @@ use super::{
     rules,
     settler::Settler,
     upstream::{self, Targets, UpstreamConfig},
+    warnings,
 };
 use crate::{address::PortRange, instance::InstanceName};
 
@@ -189,6 +190,11 @@ pub(super) fn settle(file: File, source: &Source<'_>) -> Result<Config, Vec<Diag
     let intercepts = |l: &Spanned<listeners::Raw>| l.get_ref().intercept.as_ref().map(Spanned::span);
     let intercept_places: Vec<_> = file.listener.iter().map(intercepts).collect();
     let targets: Vec<_> = file.upstream.iter().map(|raw| raw.get_ref().targets()).collect();
+    let by_request: Vec<_> = file
+        .upstream
+        .iter()
+        .map(|raw| raw.get_ref().by_request())
+        .collect();
     let upstreams = s.upstreams(file.upstream);
     let shared = Shared {
         source_ports,
@@ -214,17 +220,8 @@ pub(super) fn settle(file: File, source: &Source<'_>) -> Result<Config, Vec<Diag
         places.resize(all.len(), place.clone());
     }
     packet_rules::check(&all, rules.len(), &places, source, &mut s.wrong);
-    let mut warnings = Vec::new();
-    for (listener, place) in listeners.iter().zip(intercept_places) {
-        if let Some(place) = place.filter(|_| listener.reaches_all()) {
-            let message = format!(
-                "clients of listener {} reach every address that this host does, as this host (but for link-local ones and metadata services)",
-                listener.name
-            );
-            let help = "name the servers' networks, such as to = \"198.18.0.0/15\"; to = [\"0.0.0.0/0\", \"::/0\"] says that it is meant";
-            warnings.push(source.at(place, message, Some(help.to_owned())));
-        }
-    }
+    let mut warnings = warnings::of_intercepts(&listeners, intercept_places, source);
+    warnings.extend(warnings::of_upstreams(&upstreams, by_request, &listeners, source));
     let config = Config {
         warnings,
         access_log_path,

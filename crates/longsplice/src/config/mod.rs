@@ -21,6 +21,7 @@ pub mod rules;
 mod settler;
 mod tls;
 mod upstream;
+mod warnings;
 
 use std::{
     fs::File,

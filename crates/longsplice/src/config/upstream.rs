@@ -116,6 +116,19 @@ impl Raw {
     }
 }
 
+impl Raw {
+    /// Returns the keys that choose a server by what a request says, each with its position.
+    pub(super) fn by_request(&self) -> Vec<(&'static str, Range<usize>)> {
+        let is_of_request =
+            |balance: &Balance| matches!(balance.key, KeyKind::Header(_) | KeyKind::Cookie(_));
+        let balance = self.balance.as_ref();
+        let balance = balance.filter(|given| given.get_ref().parse().as_ref().is_ok_and(is_of_request));
+        let keys = [("sticky", self.sticky.as_ref()), ("balance", balance)];
+        let given = |(key, given): (_, Option<&Spanned<String>>)| Some((key, given?.span()));
+        keys.into_iter().filter_map(given).collect()
+    }
+}
+
 impl UpstreamConfig {
     /// Creates an upstream with the defaults; checks nothing.
     pub fn new(name: &str, servers: Vec<ServerConfig>) -> UpstreamConfig {

@@ -1,6 +1,9 @@
 use std::path::Path;
 
-use super::{super::parse, *};
+use super::{
+    super::{Diagnostic, parse},
+    *,
+};
 
 fn errors(upstream: &str) -> String {
     let text = format!("{upstream}\n[[listener]]\nlisten = \":1\"\nto = \"192.0.2.9:1\"\n");
@@ -220,4 +223,43 @@ fn what_cannot_be_meant_is_refused_with_its_place_and_the_remedy() {
     );
     let e = errors(&format!("[[upstream]]\nname = \"a/b\"\n{ONE}"));
     assert!(e.contains("cannot be a name"), "{e}");
+}
+
+#[test]
+fn what_a_request_says_chooses_no_server_where_none_is_read() {
+    let warned = |keys: &str, protocols: &[&str]| {
+        let mut text = format!("[[upstream]]\nname = \"u\"\nservers = \"192.0.2.1:80\"\n{keys}\n");
+        for (n, protocol) in protocols.iter().enumerate() {
+            let listener = format!(
+                "listen = \":{}\"\nprotocol = \"{protocol}\"\nupstream = \"u\"\n",
+                n + 1
+            );
+            text = format!("{text}[[listener]]\n{listener}");
+        }
+        if protocols.is_empty() {
+            text += "[[listener]]\nlisten = \":1\"\nto = \"192.0.2.9:1\"\n";
+        }
+        let config = parse(Path::new("x.toml"), &text).unwrap_or_else(|e| panic!("{text}: {e:?}"));
+        config.warnings.iter().map(Diagnostic::brief).collect::<Vec<_>>()
+    };
+    let both = "sticky = \"x\"\nbalance = \"hash=header:host\"";
+    let told = warned(both, &["tcp", "tls"]);
+    assert_eq!(told.len(), 2, "{told:?}");
+    assert!(
+        told[0].starts_with("x.toml:4: `sticky` has no effect"),
+        "{told:?}"
+    );
+    assert!(
+        told[1].starts_with("x.toml:5: `balance` has no effect"),
+        "{told:?}"
+    );
+    assert_eq!(warned("balance = \"hash=cookie:a\"", &["tcp"]).len(), 1);
+    for (keys, protocols) in [
+        (both, &["tcp", "http"][..]),
+        (both, &[]),
+        ("balance = \"hash=client\"", &["tcp"]),
+        ("", &["tcp"]),
+    ] {
+        assert_eq!(warned(keys, protocols), [""; 0], "{keys} {protocols:?}");
+    }
 }
