@@ -6,6 +6,7 @@ use std::{
 };
 
 use rustix::process::Signal;
+use socket2::{Domain, Socket, Type};
 
 use longsplice_tests::{Bed, Config, Daemon, Load, Pair, Policy, SOON, eventually, patient, soon, times};
 
@@ -314,6 +315,12 @@ fn a_successor_that_cannot_splice_replaces_none_that_can() {
 fn activate(bed: &mut Bed, port: u16, variables: &str, descriptor: &str) -> TcpListener {
     let held = bed.net.forwarder.run(|| TcpListener::bind(at(port)));
     let held = held.unwrap().unwrap();
+    pass(bed, &held, variables, descriptor);
+    held
+}
+
+/// Passes a socket to the bed's daemon, with these variables and this descriptor, and starts it.
+fn pass(bed: &mut Bed, held: &TcpListener, variables: &str, descriptor: &str) {
     // Let the next programs have it.
     rustix::io::fcntl_setfd(held.as_fd(), rustix::io::FdFlags::empty()).unwrap();
     let number = held.as_raw_fd();
@@ -324,7 +331,37 @@ fn activate(bed: &mut Bed, port: u16, variables: &str, descriptor: &str) -> TcpL
     let daemon = std::mem::replace(&mut bed.daemon, Daemon::new(&[]));
     bed.daemon = daemon.under(&["bash", "-c", &script, "bash"]);
     bed.daemon.start(&bed.net.forwarder);
-    held
+}
+
+/// Passes the socket that systemd makes for a bare port: its clients of IPv4 would have addresses of IPv6.
+#[test]
+fn a_passed_socket_for_both_families_is_not_used() {
+    let mut bed = bed("activation-both");
+    bed.daemon.terminate();
+    assert_eq!(bed.daemon.join(), Some(0));
+    let config = Config::new()
+        .listener(at(8080), bed.target(), "now", "now")
+        .with("name = \"web\"");
+    bed.daemon.reconfigure(&config);
+    let held = bed.net.forwarder.run(|| {
+        let socket = Socket::new(Domain::IPV6, Type::STREAM, None).unwrap();
+        socket.set_only_v6(false).unwrap();
+        socket.bind(&SocketAddr::from(([0_u16; 8], 8090)).into()).unwrap();
+        socket.listen(8).unwrap();
+        TcpListener::from(socket)
+    });
+    // The daemon would take it by its name.
+    pass(&mut bed, &held.unwrap(), "LISTEN_FDS=1 LISTEN_FDNAMES=web", "3");
+    let log = bed.daemon.log();
+    let line = log
+        .lines()
+        .find(|line| line.contains("takes IPv4, too: it is not used"));
+    let line = line.unwrap_or_else(|| panic!("{log}"));
+    assert!(
+        line.contains("BindIPv6Only=ipv6-only") && line.contains("ListenStream=0.0.0.0:8090"),
+        "{line}"
+    );
+    bed.connect_spliced("detached").exchange(BYTES);
 }
 
 /// A program may count more sockets than it passes: the daemon takes no descriptor of its own for one, and each socket has

@@ -7,6 +7,7 @@ use std::{
 
 use longsplice_repair::activation::inherited_sockets;
 use rustix::net::sockopt::socket_acceptconn;
+use socket2::SockRef;
 
 use super::Described;
 
@@ -31,6 +32,13 @@ impl Inherited {
             let is_listening = socket_acceptconn(&socket).unwrap_or(false);
             let listener = TcpListener::from(socket);
             match listener.local_addr() {
+                Ok(bound) if is_listening && takes_both_families(&listener, bound) => tracing::warn!(
+                    name,
+                    address = %bound,
+                    "a socket that was passed by socket activation takes IPv4, too: it is not used. Write `BindIPv6Only=ipv6-only` into the \
+                     .socket unit; `ListenStream=0.0.0.0:{port}` beside `ListenStream=[::]:{port}` serves both",
+                    port = bound.port()
+                ),
                 Ok(bound) if is_listening => inherited.0.push(Passed {
                     name,
                     configured: bound,
@@ -64,6 +72,16 @@ impl Inherited {
         let found = (self.0.iter().position(at)).or_else(|| self.0.iter().position(named))?;
         Some(self.0.swap_remove(found).socket)
     }
+}
+
+/// Returns true if an IPv6 socket takes connections over IPv4, too: its clients would have addresses of the other family than
+/// the listener, and no socket of IPv4 could have the port beside it.
+fn takes_both_families(listener: &TcpListener, bound: SocketAddr) -> bool {
+    let SocketAddr::V6(bound) = bound else {
+        return false;
+    };
+    let reaches_ipv4 = bound.ip().is_unspecified() || bound.ip().to_ipv4_mapped().is_some();
+    reaches_ipv4 && !SockRef::from(listener).only_v6().unwrap_or(true)
 }
 
 impl Drop for Inherited {
