@@ -38,6 +38,7 @@ pub struct Health {
     pub xdp: Vec<String>,
     pub before_ours: Vec<String>,
     pub flows: u64,
+    pub max_flows: u32,
 }
 
 /// Counters of the accelerator.

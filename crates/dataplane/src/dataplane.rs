@@ -109,6 +109,17 @@ impl Dataplane {
         let slots = SlotTable::map(slots.as_fd(), slots.max_entries(), grace.clone())
             .map_err(|e| Error::from_io("cannot map the slots", e))?;
         let meta = init_meta(&loaded.maps.meta, &pins, options, loaded.hash_keys)?;
+        let max_slots = loaded.maps.slots.max_entries();
+        if (meta.max_flows, max_slots) != (options.max_flows, options.max_slots) {
+            tracing::warn!(
+                max_flows = meta.max_flows,
+                max_dormant = max_slots,
+                configured_max_flows = options.max_flows,
+                configured_max_dormant = options.max_slots,
+                "connections that a predecessor has spliced keep its table, whose size is in force instead of the configured one: \
+                 `longsplice run --replace` makes a table of that size"
+            );
+        }
         let pins = match adopted {
             true => pins,
             false => pins.publish()?,

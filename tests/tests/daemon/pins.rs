@@ -240,3 +240,36 @@ fn a_kill_at_any_step_of_the_start_leaves_all_pins_or_none() {
     daemon.wait_state(pair.client_port(), &["detached"]);
     pair.exchange(BYTES);
 }
+
+/// Restarts a daemon with other limits while a connection is spliced: the table stays as it is until a successor makes its own.
+#[test]
+fn limits_that_a_predecessors_table_does_not_have_are_told() {
+    const SAYS: &str = "whose size is in force instead of the configured one";
+    let mut bed = bed("pins-size");
+    let mut pair = bed.connect_spliced("detached");
+    bed.daemon.terminate();
+    assert_eq!(bed.daemon.join(), Some(0));
+    let front = ([0, 0, 0, 0], 8080).into();
+    let config = Config::new().listener(front, bed.target(), "now", "now");
+    bed.daemon
+        .reconfigure(&config.clone().set("max_flows = 1000\nmax_dormant = 500"));
+    bed.daemon.start(&bed.net.forwarder);
+    let log = bed.daemon.log();
+    assert_eq!(log.matches(SAYS).count(), 1, "{log}");
+    let line = log.lines().find(|line| line.contains(SAYS)).unwrap();
+    assert!(line.contains("run --replace"), "{line}");
+    let before = bed.daemon.status().health.max_flows;
+    assert_ne!(before, 1000);
+    let refused = bed
+        .daemon
+        .change(&config.clone().set("max_flows = 2000\nmax_dormant = 500"));
+    let refused = refused.unwrap_err();
+    assert!(
+        refused.contains("`max_flows` cannot be changed") && refused.contains("run --replace"),
+        "{refused}"
+    );
+    bed.daemon.replace(&bed.net.forwarder);
+    assert_eq!(bed.daemon.status().health.max_flows, 2000);
+    assert!(!bed.daemon.log().contains(SAYS), "{}", bed.daemon.log());
+    pair.exchange(BYTES);
+}

@@ -101,7 +101,7 @@ fn forward_config(args: Forward, common: &Common) -> Result<Config, String> {
             xdp: args.xdp,
             xdp_mode: args.xdp_mode,
             max_flows,
-            max_dormant: default.max_dormant.min(max_flows),
+            max_dormant: config::usual_max_dormant(max_flows),
             source_ports: args.source_ports.map(Into::into),
             idle_timeout,
             ..default

@@ -106,6 +106,11 @@ impl Config {
     }
 }
 
+/// Returns `max_dormant` where it is not written: the default, lowered so that a small table needs no second setting.
+pub(crate) fn usual_max_dormant(max_flows: u32) -> u32 {
+    SplicerConfig::default().max_dormant.min(max_flows)
+}
+
 /// Treatment of spliced flows at a clean shutdown.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, clap::ValueEnum, strum::IntoStaticStr,
@@ -267,8 +272,7 @@ impl Settler<'_> {
     fn splicer(&mut self, file: &File) -> SplicerConfig {
         let default = SplicerConfig::default();
         let max_flows = self.count("max_flows", file.max_flows.as_ref(), default.max_flows, 1 << 26);
-        // Lower the default, so that a small table needs no second setting.
-        let dormant = default.max_dormant.min(max_flows);
+        let dormant = usual_max_dormant(max_flows);
         let max_dormant = self.count("max_dormant", file.max_dormant.as_ref(), dormant, 1 << 20);
         if let (Some(given), true) = (&file.max_dormant, max_dormant > max_flows) {
             let message = format!("max_dormant is more than max_flows, which is {max_flows}");

@@ -33,6 +33,7 @@ use longsplice_engine::rules::Rule;
 
 pub use accelerate::{AccelerateClass, AccelerateConfig, EarlyAccept, StandingQueue};
 pub use diagnostic::Diagnostic;
+pub(crate) use file::usual_max_dormant;
 pub use file::{Config, DEFAULT_SHUTDOWN_TIMEOUT, OnShutdown};
 pub use http::{ForwardedMode, HttpConfig, Underscores};
 pub use idle::{DEFAULT_RELAY_IDLE_TIMEOUT, KeepaliveSetting, idle_policy};

@@ -29,8 +29,8 @@ pub enum ReloadError {
     Config(#[from] ConfigError),
     /// Keys differ that need a restart.
     #[error(
-        "{} cannot be changed without a restart: put {} back, or restart the daemon (spliced connections run on meanwhile)",
-        list(.0), if .0.len() == 1 { "it" } else { "them" }
+        "{} cannot be changed without a restart: put {} back, or {} (spliced connections run on meanwhile)",
+        list(.0), if .0.len() == 1 { "it" } else { "them" }, restart(.0)
     )]
     Fixed(Vec<&'static str>),
     /// An address cannot be listened on.
@@ -83,6 +83,16 @@ fn list(keys: &[&'static str]) -> String {
         .map(|k| format!("`{k}`"))
         .collect::<Vec<_>>()
         .join(", ")
+}
+
+/// Returns the restart that puts the keys in force. Spliced connections keep their table, and its size, over a plain one.
+fn restart(keys: &[&str]) -> &'static str {
+    match keys.iter().any(|key| ["max_flows", "max_dormant"].contains(key)) {
+        true => {
+            "start the daemon anew with `longsplice run --replace`: a plain restart keeps the table of what is spliced, and its size"
+        }
+        false => "restart the daemon",
+    }
 }
 
 fn beside(old: &Option<Old>) -> String {

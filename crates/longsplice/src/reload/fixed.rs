@@ -2,7 +2,7 @@
 
 use longsplice_engine::SplicerConfig;
 
-use crate::config::Config;
+use crate::config::{Config, usual_max_dormant};
 
 /// Returns the keys that differ and need a restart, as written in the file.
 pub(super) fn differing(now: &Config, next: &Config) -> Vec<&'static str> {
@@ -19,6 +19,8 @@ pub(super) fn differing(now: &Config, next: &Config) -> Vec<&'static str> {
         record_ttl,
     } = &next.splicer;
     let before = &now.splicer;
+    // Name a key that follows another one only where it is written.
+    let is_usual = |of: &SplicerConfig| of.max_dormant == usual_max_dormant(of.max_flows);
     let keys = [
         ("instance", now.instance != next.instance),
         ("admin", now.admin != next.admin),
@@ -26,7 +28,10 @@ pub(super) fn differing(now: &Config, next: &Config) -> Vec<&'static str> {
         ("xdp", before.xdp != *xdp),
         ("xdp_mode", before.xdp_mode != *xdp_mode),
         ("max_flows", before.max_flows != *max_flows),
-        ("max_dormant", before.max_dormant != *max_dormant),
+        (
+            "max_dormant",
+            before.max_dormant != *max_dormant && !(is_usual(before) && is_usual(&next.splicer)),
+        ),
         ("source_ports", before.source_ports != *source_ports),
         ("idle_timeout", before.idle_timeout != *idle_timeout),
         ("record_ttl", before.record_ttl != *record_ttl),
@@ -59,6 +64,7 @@ mod tests {
             ("interfaces = [\"lo\"]", "interfaces"),
             ("xdp = [\"eth0\"]", "xdp"),
             ("max_flows = 70000", "max_flows"),
+            ("max_flows = 100", "max_flows"),
             ("max_dormant = 10", "max_dormant"),
             ("source_ports = \"20000-20009\"", "source_ports"),
             ("idle_timeout = \"1h\"", "idle_timeout"),
