@@ -199,17 +199,22 @@ fn take_place(
     replace: bool,
 ) -> Result<(Claim, Inherited, Option<Succession>), StartError> {
     let (places, admin) = (Places::of_this_user(), config.admin.as_deref());
-    let running = match claim(&places, &config.instance, admin) {
+    match claim(&places, &config.instance, admin) {
         Ok(claim) => return Ok((claim, inherited, None)),
-        Err(running @ ClaimError::Running { .. }) if replace => running,
+        Err(ClaimError::Running { .. }) if replace => {}
         Err(e) => return Err(e.into()),
-    };
+    }
     let candidates = match admin {
         Some(path) => vec![path.to_owned()],
         None => places.sockets(&config.instance),
     };
-    let socket = candidates.into_iter().find(|path| path.exists()).ok_or(running)?;
-    let (succession, inherited, lock) = request(&socket)?;
+    let Some(socket) = candidates.iter().find(|path| path.exists()) else {
+        return Err(StartError::Claim(ClaimError::Elsewhere {
+            instance: config.instance.clone(),
+            looked: candidates,
+        }));
+    };
+    let (succession, inherited, lock) = request(socket)?;
     let claim = inherit(&places, &config.instance, admin, lock)?;
     Ok((claim, inherited, Some(succession)))
 }

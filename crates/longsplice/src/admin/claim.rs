@@ -13,7 +13,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::places::Places;
+use rustix::fs::{major, minor};
+
+use super::places::{Places, display_all};
 use crate::instance::InstanceName;
 
 /// Right to be the daemon of an instance. Dropping it removes the socket and the lock.
@@ -42,6 +44,18 @@ pub enum ClaimError {
         instance: InstanceName,
         /// Lock or socket of that daemon.
         at: PathBuf,
+    },
+    /// The daemon to be replaced has its socket elsewhere.
+    #[error(
+        "a daemon of instance `{instance}` is running, but its admin socket is elsewhere than {}: `admin` (or --admin) must be the same \
+         for the one that replaces it",
+        display_all(.looked)
+    )]
+    Elsewhere {
+        /// Name of the instance.
+        instance: InstanceName,
+        /// Paths without a socket of that daemon.
+        looked: Vec<PathBuf>,
     },
     /// No directory can hold the lock.
     #[error("there is no place for the admin socket: {}", list(.0))]
@@ -155,6 +169,20 @@ fn lock(path: &Path) -> io::Result<Option<File>> {
             Err(e) => return Err(e),
         }
     }
+}
+
+/// Returns the lock of the instance's daemon, if a process holds it; `None`, too, if the kernel does not tell. Reads the list
+/// of locks instead of trying it: that would refuse a daemon that starts at the same moment.
+pub(super) fn held_lock(places: &Places, instance: &InstanceName) -> Option<PathBuf> {
+    let all = fs::read_to_string("/proc/locks").ok()?;
+    places.locks(instance).into_iter().find(|path| {
+        fs::metadata(path).is_ok_and(|meta| {
+            let (device, inode) = (meta.dev(), meta.ino());
+            let file = format!("{:02x}:{:02x}:{inode}", major(device), minor(device));
+            all.lines()
+                .any(|line| line.contains(" FLOCK ") && line.split_whitespace().any(|field| field == file))
+        })
+    })
 }
 
 /// Returns the path at which the socket of this path is bound. From there it is moved: this replaces a stale socket, and

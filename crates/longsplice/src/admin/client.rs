@@ -9,7 +9,7 @@ use std::{
 
 use serde::de::IgnoredAny;
 
-use super::{ErrorBody, Places};
+use super::{ErrorBody, Places, claim::held_lock, places::display_all};
 use crate::instance::InstanceName;
 
 /// Longest time for an answer; a daemon that needs longer is stuck.
@@ -23,15 +23,26 @@ const MOST_FIELDS: usize = 32;
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// No daemon answers.
-    #[error("no daemon of instance `{instance}` is running (looked for {})", list(.looked))]
+    #[error("no daemon of instance `{instance}` is running (looked at {})", display_all(.looked))]
     NotRunning {
         /// Name of the instance.
         instance: InstanceName,
         /// Paths that were tried.
         looked: Vec<PathBuf>,
     },
-    /// The socket belongs to another user.
-    #[error("{} may not be opened by this user: the daemon runs as another, try with sudo", .0.display())]
+    /// A daemon runs, and its socket is elsewhere.
+    #[error(
+        "a daemon of instance `{instance}` is running, but not at {}: name its socket with --admin PATH (`admin` in its file)",
+        display_all(.looked)
+    )]
+    Elsewhere {
+        /// Name of the instance.
+        instance: InstanceName,
+        /// Paths that were tried.
+        looked: Vec<PathBuf>,
+    },
+    /// The socket, or its directory, is another user's.
+    #[error("{} may not be opened by this user: if a daemon runs there, it is another user's, try with sudo", .0.display())]
     Denied(PathBuf),
     /// The daemon refused the request.
     #[error("{0}")]
@@ -61,15 +72,6 @@ impl From<io::Error> for ClientError {
             io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => ClientError::Ended,
             _ => ClientError::Io(error),
         }
-    }
-}
-
-fn list(paths: &[PathBuf]) -> String {
-    let shown: Vec<_> = paths.iter().map(|p| p.display().to_string()).collect();
-    if shown.is_empty() {
-        "it in every usual place".to_owned()
-    } else {
-        shown.join(", ")
     }
 }
 
@@ -113,13 +115,12 @@ fn connect(
             Err(_) => {}
         }
     }
-    match denied {
-        Some(path) => Err(ClientError::Denied(path)),
-        None => Err(ClientError::NotRunning {
-            instance: instance.clone(),
-            looked,
-        }),
-    }
+    let instance = instance.clone();
+    Err(match denied {
+        _ if held_lock(places, &instance).is_some() => ClientError::Elsewhere { instance, looked },
+        Some(path) => ClientError::Denied(path),
+        None => ClientError::NotRunning { instance, looked },
+    })
 }
 
 /// Sends a request over a connection of its own, and returns the body of the answer.

@@ -39,11 +39,20 @@ impl Places {
 
     /// Returns the possible sockets of the instance's daemon, in directories that a client can trust.
     pub fn sockets(&self, instance: &InstanceName) -> Vec<PathBuf> {
-        self.directories
-            .iter()
-            .filter(|d| trusted(d).is_ok())
+        self.trusted()
             .map(|d| d.join(format!("{instance}.sock")))
             .collect()
+    }
+
+    /// Returns the possible locks of the instance's daemon, in the same directories.
+    pub(super) fn locks(&self, instance: &InstanceName) -> Vec<PathBuf> {
+        self.trusted()
+            .map(|d| d.join(format!("{instance}.lock")))
+            .collect()
+    }
+
+    fn trusted(&self) -> impl Iterator<Item = &PathBuf> {
+        self.directories.iter().filter(|d| trusted(d).is_ok())
     }
 
     /// Returns all directories, for messages.
@@ -61,6 +70,16 @@ impl Places {
             }
         }
         Err(why)
+    }
+}
+
+/// Returns paths for a message that tells where a socket was looked for.
+pub(super) fn display_all(paths: &[PathBuf]) -> String {
+    let shown: Vec<_> = paths.iter().map(|p| p.display().to_string()).collect();
+    if shown.is_empty() {
+        "every usual place".to_owned()
+    } else {
+        shown.join(", ")
     }
 }
 

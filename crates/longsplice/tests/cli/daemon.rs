@@ -1,9 +1,10 @@
 //! Tests the daemon over loopback: it forwards with and without privileges, answers, refuses, and ends as it is told.
 
 use std::{
+    fs::{self, Permissions},
     io::{ErrorKind, Read, Write},
     net::{Shutdown, TcpListener},
-    os::unix::net::UnixDatagram,
+    os::unix::{fs::PermissionsExt, net::UnixDatagram},
     thread,
 };
 
@@ -124,6 +125,59 @@ fn a_second_daemon_of_the_instance_is_refused() {
     let (code, _, err) = daemon.ask(&["forward", "--listen", "127.0.0.1:0", "--to", "127.0.0.1:9"]);
     assert_eq!(code, 1);
     assert!(err.contains("is running already"), "{err}");
+}
+
+#[test]
+fn a_daemon_with_its_socket_elsewhere_is_known_to_run() {
+    let directory = tempfile::tempdir().unwrap();
+    let admin = directory.path().join("admin.sock");
+    let admin = admin.to_str().unwrap();
+    let daemon = Daemon::forward(&instance("elsewhere"), "127.0.0.1:9", &["--admin", admin]);
+    let (code, _, err) = daemon.ask(&["status"]);
+    assert_eq!(code, 1);
+    assert!(
+        err.contains("is running, but not at ") && err.contains("--admin PATH"),
+        "{err}"
+    );
+    let other = directory.path().join("other.sock");
+    let replacing = [
+        "forward",
+        "--replace",
+        "--listen",
+        "127.0.0.1:0",
+        "--to",
+        "127.0.0.1:9",
+    ];
+    let (code, _, err) = daemon.ask(&[&replacing[..], &["--admin", other.to_str().unwrap()]].concat());
+    assert_eq!(code, 1);
+    assert!(
+        err.contains("its admin socket is elsewhere than ") && err.contains("must be the same"),
+        "{err}"
+    );
+    let (code, _, err) = daemon.ask(&["status", "--admin", admin]);
+    assert_eq!(code, 0, "{err}");
+}
+
+#[test]
+fn a_socket_that_may_not_be_opened_is_not_said_to_have_a_daemon() {
+    let directory = tempfile::tempdir().unwrap();
+    let closed = directory.path().join("closed");
+    fs::create_dir(&closed).unwrap();
+    fs::set_permissions(&closed, Permissions::from_mode(0o000)).unwrap();
+    let admin = closed.join("admin.sock");
+    let (code, _, err) = ask(&[
+        "status",
+        "--instance",
+        &instance("closed"),
+        "--admin",
+        admin.to_str().unwrap(),
+    ]);
+    fs::set_permissions(&closed, Permissions::from_mode(0o700)).unwrap();
+    assert_eq!(code, 1);
+    assert!(
+        err.contains("if a daemon runs there, it is another user's"),
+        "{err}"
+    );
 }
 
 #[test]
