@@ -390,6 +390,34 @@ mod tests {
         assert!(error.to_string().contains("21000-21009"), "{error}");
     }
 
+    /// A listener's port may lie in the range: no connection comes from it meanwhile, and those that do hold no listener up.
+    #[tokio::test]
+    async fn a_listeners_port_is_passed_over_and_a_source_port_can_be_listened_on() {
+        let (_target, target) = listener().await;
+        let (other, at) = listener().await;
+        let routes = Routes::default();
+        let no_flow = |_| false;
+        let range = at.port()..=at.port();
+        let passing_over = ports(range.clone());
+        let error = passing_over
+            .connect_unless(no_flow, || async {}, &routes, None, target, Request::default())
+            .await
+            .unwrap_err();
+        assert!(error.to_string().contains("are in use: widen"), "{error}");
+        drop(other);
+        let (connected, _) = ports(range)
+            .connect_unless(no_flow, || async {}, &routes, None, target, Request::default())
+            .await
+            .unwrap();
+        assert_eq!(connected.local_addr().unwrap(), at);
+        let again = TcpListener::bind((Ipv4Addr::UNSPECIFIED, at.port()))
+            .await
+            .unwrap();
+        let (client, accepted) = tokio::join!(TcpStream::connect(at), again.accept());
+        client.unwrap();
+        accepted.unwrap();
+    }
+
     /// A search for a port leaves other tasks their turns, and one that found none spares the next ones the search.
     #[tokio::test]
     async fn ports_that_are_used_up_hold_nothing_else_up() {
