@@ -25,8 +25,19 @@ pub(crate) const ENV: &str = "LONGSPLICE_LOG";
 /// Changes the filter of the running log.
 static SET_FILTER: OnceLock<Box<dyn Fn(EnvFilter) + Send + Sync>> = OnceLock::new();
 
+/// Form of the running log.
+static FORM: OnceLock<LogFormat> = OnceLock::new();
+
+/// Returns the form of the log; `None` before its start.
+pub(crate) fn form() -> Option<LogFormat> {
+    FORM.get().copied()
+}
+
 /// Starts logging. Only the first call of a process has an effect.
 pub(crate) fn start(config: LogConfig) {
+    if FORM.set(config.format).is_err() {
+        return;
+    }
     limit().set(config.lines_per_second);
     let (from_env, wrong) = match EnvFilter::try_from_env(ENV) {
         Ok(filter) => (Some(filter), None),

@@ -18,6 +18,11 @@ use clap::Parser;
 
 use args::{Cli, Command};
 
+use crate::{
+    config::{LogConfig, LogFormat},
+    logging,
+};
+
 /// Failure of a command: the message, and its exit code.
 #[derive(Debug)]
 enum Failure {
@@ -61,8 +66,24 @@ pub fn main() -> ExitCode {
         Err(Failure::Usage(message)) => (message, 2),
         Err(Failure::Runtime(message)) => (message, 1),
     };
-    complain(&format!("longsplice: {message}"));
+    match logging::form().or(common.log_format) {
+        Some(LogFormat::Json) => log_in_json(&message),
+        _ => complain(&format!("longsplice: {message}")),
+    }
     ExitCode::from(code)
+}
+
+/// Logs the reason of a failure as JSON, although no log may have been started. One that the levels in force leave out is
+/// printed as text.
+fn log_in_json(message: &str) {
+    logging::start(LogConfig {
+        format: LogFormat::Json,
+        ..LogConfig::default()
+    });
+    match tracing::enabled!(tracing::Level::ERROR) {
+        true => tracing::error!("{message}"),
+        false => complain(&format!("longsplice: {message}")),
+    }
 }
 
 /// Prints a line to standard error. Ignores an error, because the exit code still tells the result.

@@ -181,6 +181,37 @@ fn a_socket_that_may_not_be_opened_is_not_said_to_have_a_daemon() {
 }
 
 #[test]
+fn the_reason_for_an_end_has_the_form_of_the_log() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("json.toml");
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = listener.local_addr().unwrap();
+    let text =
+        format!("[log]\nformat = \"json\"\n[[listener]]\nlisten = \"{taken}\"\nto = \"127.0.0.1:9\"\n");
+    fs::write(&file, text).unwrap();
+    let (file, name) = (file.to_str().unwrap(), instance("json"));
+    let absent = directory.path().join("absent.toml");
+    for (config, more, code, says) in [
+        (file, &[][..], 1, "cannot listen on"),
+        (
+            absent.to_str().unwrap(),
+            &["--log-format", "json"],
+            2,
+            "cannot read",
+        ),
+    ] {
+        let words = ["run", "--config", config, "--instance", &name];
+        let (ended, _, err) = ask(&[&words[..], more].concat());
+        assert_eq!(ended, code, "{err}");
+        let line = |line| serde_json::from_str::<serde_json::Value>(line).expect(line);
+        let lines: Vec<_> = err.lines().map(line).collect();
+        let last = lines.last().unwrap();
+        assert_eq!(last["level"], "ERROR", "{err}");
+        assert!(last["message"].as_str().unwrap().contains(says), "{err}");
+    }
+}
+
+#[test]
 fn a_port_in_use_is_named_with_who_to_ask() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = listener.local_addr().unwrap();
