@@ -179,10 +179,15 @@ impl AccelerateConfig {
         self.inside_congestion.is_some() || self.outside_congestion.is_some()
     }
 
+    /// Returns the two sides: the key of each, which is the option's name, too, and its interfaces.
+    pub(super) fn sides(&self) -> [(&'static str, &[String]); 2] {
+        [("inside", &self.inside), ("outside", &self.outside)]
+    }
+
     /// Complains about interfaces that cannot be the two sides of a node.
     pub fn complaint(&self) -> Option<rules::Complaint> {
         let complaint = |message: String, help| Some(rules::Complaint { message, help });
-        for (side, names) in [("inside", &self.inside), ("outside", &self.outside)] {
+        for (side, names) in self.sides() {
             if names.is_empty() {
                 return complaint(
                     format!("no interface is {side}"),

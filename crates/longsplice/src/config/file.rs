@@ -89,12 +89,34 @@ impl Config {
         for warning in &self.warnings {
             tracing::warn!("{}", warning.brief());
         }
-        let named = self.splicer.interfaces.iter().flatten();
-        for name in named.filter(|name| !rules::is_there(name)) {
-            tracing::warn!(
-                "there is no interface `{name}`: nothing is spliced over it until it comes (`ip -br link` lists those that are there)"
-            );
+        for missing in self.missing_interfaces() {
+            tracing::warn!("{missing} until it comes (`ip -br link` lists those that are there)");
         }
+    }
+
+    /// Tells which of the named interfaces are not there, and what does not work over them.
+    fn missing_interfaces(&self) -> Vec<String> {
+        let watched = self.splicer.interfaces.iter().flatten();
+        let watched = watched.map(|name| {
+            (
+                name,
+                format!("there is no interface `{name}`: nothing is spliced over it"),
+            )
+        });
+        let sides = self.accelerate.iter().flat_map(AccelerateConfig::sides);
+        let accelerated = sides.flat_map(|(side, names)| {
+            names.iter().map(move |name| {
+                let text = format!(
+                    "there is no interface `{name}`, which `{side}` of the accelerator names (--{side}): nothing is accelerated over it"
+                );
+                (name, text)
+            })
+        });
+        watched
+            .chain(accelerated)
+            .filter(|(name, _)| !rules::is_there(name))
+            .map(|(_, text)| text)
+            .collect()
     }
 
     /// Returns the settings for opening the engine.

@@ -212,6 +212,25 @@ fn the_reason_for_an_end_has_the_form_of_the_log() {
 }
 
 #[test]
+fn an_accelerators_missing_interface_is_named_with_its_option() {
+    let (inside, outside) = ("ls-no-inside", "ls-no-outside");
+    let (code, _, err) = ask(&[
+        "accelerate",
+        "--inside",
+        inside,
+        "--outside",
+        outside,
+        "--instance",
+        &instance("nowhere"),
+    ]);
+    assert_eq!(code, 1, "it has no privileges: {err}");
+    for (name, option) in [(inside, "--inside"), (outside, "--outside")] {
+        let line = err.lines().find(|line| line.contains(name));
+        assert!(line.is_some_and(|line| line.contains(option)), "{err}");
+    }
+}
+
+#[test]
 fn a_port_in_use_is_named_with_who_to_ask() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = listener.local_addr().unwrap();

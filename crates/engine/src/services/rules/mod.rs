@@ -157,9 +157,11 @@ impl Keeper {
             .map_err(system)?;
         loaded.watch(&wanted);
         for (name, _) in resolved.iter().filter(|(_, index)| index.is_none()) {
+            let named = |rule: &&Rule| rule.matching.interface.as_ref() == Some(name);
             tracing::warn!(
                 interface = name,
-                "rules name an interface that is not there, or has no Ethernet headers"
+                rule = rules.iter().find(named).map(|rule| &rule.name),
+                "a rule names an interface that is not there, or has no Ethernet headers"
             );
         }
         let rules = Arc::<[Rule]>::from(rules);
