@@ -8,6 +8,9 @@ const SMALL_BUFFER: u64 = 1 << 20;
 /// Bytes for all sockets below which a few hundred legs make memory short.
 const SMALL_POOL: u64 = 256 << 20;
 
+/// File of the pages for all sockets together; only the initial network namespace has it.
+const POOL: &str = "/proc/sys/net/ipv4/tcp_mem";
+
 /// Exempts taken-over connections from connection tracking without nftables.
 const NOTRACK: &str = "for CHAIN in PREROUTING OUTPUT; do iptables -t raw -A $CHAIN -m mark --mark 0x4c000000/0xff000000 -j CT --notrack; done";
 
@@ -65,21 +68,50 @@ pub(super) fn congestion(env: &dyn Env) -> Vec<Finding> {
 }
 
 pub(super) fn buffers(env: &dyn Env) -> Vec<Finding> {
+    match limits(env) {
+        Ok((receive, send, pages)) => vec![judge_buffers(env, receive, send, pages)],
+        Err(why) => vec![Finding::notice(
+            "tcp-buffers",
+            format!("the limits cannot be read: {why}"),
+        )],
+    }
+}
+
+/// Returns the bytes that a leg may take to receive and to send, and the pages for all sockets together; `None` for these in
+/// a network namespace, where the kernel does not show them.
+///
+/// # Errors
+/// Returns the file that cannot be read, with the reason.
+fn limits(env: &dyn Env) -> Result<(u64, u64, Option<u64>), String> {
     let third = |name: &str| {
-        let text = env.value(&format!("/proc/sys/net/ipv4/{name}")).ok()?;
-        text.split_whitespace().nth(2)?.parse::<u64>().ok()
+        let path = format!("/proc/sys/net/ipv4/{name}");
+        let text = env.value(&path).map_err(|error| format!("{path}: {error}"))?;
+        let value = text
+            .split_whitespace()
+            .nth(2)
+            .and_then(|value| value.parse().ok());
+        value.ok_or_else(|| format!("{path} has no three numbers: {text:?}"))
     };
-    let (Some(receive), Some(send), Some(pages)) = (third("tcp_rmem"), third("tcp_wmem"), third("tcp_mem"))
-    else {
-        return vec![Finding::notice("tcp-buffers", "the limits cannot be read")];
+    let pages = match env.exists(POOL) {
+        true => Some(third("tcp_mem")?),
+        false => None,
     };
-    let all = pages.saturating_mul(env.page_size());
+    Ok((third("tcp_rmem")?, third("tcp_wmem")?, pages))
+}
+
+fn judge_buffers(env: &dyn Env, receive: u64, send: u64, pages: Option<u64>) -> Finding {
     let mb = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+    let all = pages.map(|pages| pages.saturating_mul(env.page_size()));
+    let together = match all {
+        Some(all) => format!("{:.0} MiB", mb(all)),
+        None => format!(
+            "what the host allows ({POOL} is not shown in this network namespace: `sysctl net.ipv4.tcp_mem` on the host)"
+        ),
+    };
     let text = format!(
-        "a leg may take {:.1} MiB to receive and {:.1} MiB to send, all sockets together {:.0} MiB",
+        "a leg may take {:.1} MiB to receive and {:.1} MiB to send, all sockets together {together}",
         mb(receive),
         mb(send),
-        mb(all)
     );
     let mut set = Vec::new();
     if receive < SMALL_BUFFER {
@@ -88,13 +120,13 @@ pub(super) fn buffers(env: &dyn Env) -> Vec<Finding> {
     if send < SMALL_BUFFER {
         set.push("net.ipv4.tcp_wmem='4096 16384 4194304'".to_owned());
     }
-    if all < SMALL_POOL {
+    if all.is_some_and(|all| all < SMALL_POOL) {
         let most = SMALL_POOL / env.page_size();
         set.push(format!("net.ipv4.tcp_mem='{} {} {most}'", most / 2, most / 4 * 3));
     }
-    vec![match set.is_empty() {
+    match set.is_empty() {
         true => Finding::good("tcp-buffers", text),
         false => Finding::notice("tcp-buffers", format!("{text}: long legs are slow, or few"))
             .mend(format!("sysctl -w {}", set.join(" "))),
-    }]
+    }
 }

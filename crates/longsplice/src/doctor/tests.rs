@@ -374,7 +374,11 @@ fn each_fault_of_an_accelerator_is_found_alone_and_only_where_it_is_asked_for() 
             "1 2 3",
             "→ sysctl -w net.ipv4.tcp_mem='32768 49152 65536'",
         ),
-        (BUFFERS, "?", "tcp-buffers Notice the limits cannot be read"),
+        (
+            BUFFERS,
+            "?",
+            "tcp-buffers Notice the limits cannot be read: /proc/sys/net/ipv4/tcp_wmem has no three numbers: \"?\"",
+        ),
     ] {
         let fake = Fake::good().with(path, text);
         let report = examine_accelerator(&fake);
@@ -385,6 +389,22 @@ fn each_fault_of_an_accelerator_is_found_alone_and_only_where_it_is_asked_for() 
         assert!(found[0].contains(says), "{says}: {found:?}");
         assert_eq!(complaints(&fake), Vec::<String>::new(), "{says}");
     }
+    let mut in_namespace = Fake::good();
+    in_namespace.files.remove("/proc/sys/net/ipv4/tcp_mem");
+    assert_eq!(told(examine_accelerator(&in_namespace)), Vec::<String>::new());
+    let shown = examine_accelerator(&in_namespace).to_string();
+    assert!(
+        shown.contains(
+            "tcp_mem is not shown in this network namespace: `sysctl net.ipv4.tcp_mem` on the host"
+        ),
+        "{shown}"
+    );
+    in_namespace.files.remove("/proc/sys/net/ipv4/tcp_rmem");
+    let found = told(examine_accelerator(&in_namespace)).concat();
+    assert!(
+        found.contains("cannot be read: /proc/sys/net/ipv4/tcp_rmem: "),
+        "{found}"
+    );
     let tracked = Fake::good().with("/proc/sys/net/netfilter/nf_conntrack_max", "1");
     let of_it = |fake: &Fake| {
         let mut found = told(examine_accelerator(fake));
