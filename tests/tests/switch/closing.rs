@@ -32,3 +32,25 @@ fn an_early_end_of_the_server_is_never_a_whole_reply() {
         assert!(reply.is_err(), "{mode:?}: {reply:?}");
     }
 }
+
+#[test]
+fn a_client_that_sends_more_than_its_last_request_gets_the_whole_reply_and_a_fin() {
+    const LONG: usize = 400_000;
+    for mode in Mode::ALL {
+        let switch = Switch::new("more", mode);
+        let server = Backend::start(&switch.net.server, switch.target());
+        let mut client = switch.connect();
+        client.send(format!(
+            "GET /halves/{LONG} HTTP/1.1\r\nHost: switch\r\nConnection: close\r\n\r\n"
+        ));
+        client.read_until(b"\r\n\r\n").unwrap();
+        let half = client.read_exactly(LONG / 2).unwrap();
+        switch.wait_spliced(&client);
+        client.send("\r\n");
+        server.go_on();
+        let rest = client.read_exactly(LONG - half.len()).unwrap();
+        assert!([half, rest].concat() == content(LONG), "{mode:?}");
+        client.expect_end();
+        switch.assert_mode();
+    }
+}

@@ -12,6 +12,7 @@ use longsplice_core::http::{
     rewrite::{self, SetCookie, ToClient},
 };
 use longsplice_engine::Side;
+use longsplice_repair::{unacknowledged, unread};
 
 use super::{
     answer::Failed,
@@ -260,6 +261,8 @@ impl Session<'_> {
         };
         self.over(End::Complete);
         let is_sent = at.upload.is_done();
+        // Note the tie: bytes that bypassed the client's socket are not in its queue.
+        let is_tied = at.tie.is_some();
         // Do not reuse a connection with bytes behind the reply: they answer no request.
         if reply.server == Persistence::KeepAlive && at.wire.buffer.is_empty() && !at.half_closed {
             at.tenure.give_back(at.wire.stream, at.tie);
@@ -270,13 +273,21 @@ impl Session<'_> {
         if reply.client == Persistence::KeepAlive {
             return Some(client);
         }
-        // Close at once only behind a whole request: unread bytes of its body would reset the connection, and what the
-        // client has not received of the reply would be lost.
+        // Close at once only behind a whole request, and if the client has the whole reply: unread bytes reset the
+        // connection, also those that come behind the close, and the rest of the reply would be lost.
         let says_no_more =
             is_sent && request.persistence == Persistence::Close && reply.body != Body::UntilClose;
-        if !(says_no_more && client.stream.is_plain()) {
+        if is_tied || !(says_no_more && client.stream.is_plain() && is_settled(&client)) {
             self.close_lingering(client).await;
         }
         None
     }
+}
+
+/// Returns whether a client has acknowledged all bytes of its socket, and none of its own are unread.
+fn is_settled(client: &BufferedStream<LazyStream>) -> bool {
+    client
+        .stream
+        .socket()
+        .is_some_and(|socket| matches!(unacknowledged(socket), Ok(0)) && matches!(unread(socket), Ok(0)))
 }

@@ -2,9 +2,10 @@
 
 use std::sync::atomic::Ordering;
 
-use longsplice_repair::options::set_reset_on_close;
+use longsplice_repair::{options::set_reset_on_close, unacknowledged};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpSocket,
     time::timeout,
 };
 
@@ -366,4 +367,27 @@ async fn a_connection_without_its_proxy_header_is_reset_and_one_of_http_closes_i
     at_server.send(ok("one")).await;
     client.until("one").await;
     assert_eq!(client.rest().await, (String::new(), true), "it was idle too long");
+}
+
+#[tokio::test]
+async fn a_client_that_sends_more_than_its_last_request_gets_the_whole_reply() {
+    let last = "POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 4\r\n\r\nbody";
+    for request in [last, "GET / HTTP/1.0\r\n\r\n"] {
+        for length in [20_000, 300_000] {
+            let mut server = Server::new().await;
+            let switch = Switch::new(server.address, "", "").await;
+            let socket = TcpSocket::new_v4().unwrap();
+            socket.set_recv_buffer_size(4096).unwrap();
+            let mut client = Client(socket.connect(switch.address()).await.unwrap());
+            client.send(request).await;
+            let mut at_server = server.next().await;
+            at_server.until(&request[request.len() - 4..]).await;
+            client.send("\r\n").await;
+            until("it has come", || matches!(unacknowledged(&client.0), Ok(0))).await;
+            at_server.send(ok(&"x".repeat(length))).await;
+            let (reply, in_order) = client.rest().await;
+            let body = reply.split_once("\r\n\r\n").map(|(_, body)| body.len());
+            assert_eq!((body, in_order), (Some(length), true), "{request}");
+        }
+    }
 }
