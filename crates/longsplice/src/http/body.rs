@@ -222,8 +222,9 @@ impl Passage {
             self.unflushed = flushed.is_pending();
             return Poll::Ready(Ok(()));
         }
-        ready!(Pin::new(&mut to.stream).poll_flush(cx)).map_err(Broken::To)?;
-        self.unflushed = false;
+        let flushed = Pin::new(&mut to.stream).poll_flush(cx).map_err(Broken::To)?;
+        self.unflushed = flushed.is_pending();
+        ready!(flushed);
         if self.ended {
             return Poll::Ready(Ok(()));
         }

@@ -169,9 +169,12 @@ impl Session<'_> {
             Ok(Ok(())) => {
                 at.wire.buffer.consume(reply.length + ready);
                 download.wrote_ready();
-                match at.is_sent() {
-                    true => self.carry(client, at, download).await,
-                    false => self.carry_both(client, at, download).await,
+                match self.carry_both(&mut client, &mut at, &mut download).await {
+                    None => self.carry(client, at, download).await,
+                    Some(end) => {
+                        self.note(|told| told.sent_client(download.passed()));
+                        Delivery::Cut(client, end)
+                    }
                 }
             }
             Ok(Err(_)) => Delivery::Cut(client, End::ClientClosed),
@@ -183,17 +186,17 @@ impl Session<'_> {
         self.conclude(delivery, request, &reply).await
     }
 
-    /// Passes the rest of a reply while the body of its request still comes.
+    /// Passes a reply on while the body of its request still comes. Returns the end of the request if it breaks off.
     async fn carry_both(
         &mut self,
-        mut client: BufferedStream<LazyStream>,
-        mut at: AtServer,
-        mut download: Passage,
-    ) -> Delivery {
+        client: &mut BufferedStream<LazyStream>,
+        at: &mut AtServer,
+        download: &mut Passage,
+    ) -> Option<End> {
         let limit = self.settings.listener.http.body_timeout;
         let before = at.upload.passed();
         let end = loop {
-            if download.is_done() {
+            if at.is_sent() || download.is_done() {
                 break None;
             }
             let passed = [at.upload.passed(), download.passed()];
@@ -201,16 +204,15 @@ impl Session<'_> {
             let step = poll_fn(|cx| {
                 // Each direction waits for its own rate alone.
                 let mut may = |side| self.pace.poll_may(side, cx).is_ready();
-                let (may_upload, may_download) = (at.is_sent() || may(Side::Client), may(Side::Server));
+                let (may_upload, may_download) = (may(Side::Client), may(Side::Server));
                 held_back = !may_upload || !may_download;
-                if may_download && let Poll::Ready(passed) = download.poll_pass(cx, &mut at.wire, &mut client)
-                {
+                if may_download && let Poll::Ready(passed) = download.poll_pass(cx, &mut at.wire, client) {
                     return Poll::Ready(passed.map_err(|broken| broken.end()));
                 }
-                if at.is_sent() || !may_upload {
+                if !may_upload {
                     return Poll::Pending;
                 }
-                Poll::Ready(match ready!(at.upload.poll_pass(cx, &mut client, &mut at.wire)) {
+                Poll::Ready(match ready!(at.upload.poll_pass(cx, client, &mut at.wire)) {
                     Ok(()) => Ok(()),
                     Err(Broken::From(_)) => Err(End::ClientClosed),
                     // Go on: the reply is of use without the rest of the request.
@@ -231,14 +233,8 @@ impl Session<'_> {
                 Err(Late) => break Some(download.late()),
             }
         };
-        self.note(|told| {
-            told.sent_client(download.passed());
-            told.sent_server(at.upload.passed() - before);
-        });
-        match end {
-            None => Delivery::Whole(client, at),
-            Some(end) => Delivery::Cut(client, end),
-        }
+        self.note(|told| told.sent_server(at.upload.passed() - before));
+        end
     }
 
     /// Gives the server's connection back or closes it, and returns the client's if another request may follow.

@@ -1,6 +1,6 @@
 //! Passes the rest of a reply: relays it here, or lets the engine carry it.
 
-use std::{future::poll_fn, sync::Arc};
+use std::{future::poll_fn, pin::pin, sync::Arc, task::Poll};
 
 use longsplice_engine::{Ended, Pair, Returned, Side, SuccessorAction, Summary, Trap, Until};
 use longsplice_repair::{State, options, set_receive_growth, tcp_info, unread};
@@ -46,6 +46,7 @@ impl Session<'_> {
         download: &mut Passage,
     ) -> Delivery {
         let limit = self.settings.listener.http.body_timeout;
+        let at_its_end = self.settings.listener.abort_on_close;
         let mut may_splice = self.may_splice(&client);
         // Release the buffers: the bytes that were read with the heads are written, and the connections may wait for
         // long.
@@ -73,10 +74,13 @@ impl Session<'_> {
                 return Delivery::Cut(client, download.late());
             }
             let before = download.passed();
-            let step = poll_fn(|cx| download.poll_pass(cx, &mut at.wire, &mut client));
-            match self.deadline.within(limit, step).await {
+            let step = self
+                .deadline
+                .within(limit, pin!(pass(&mut client, &mut at, download, at_its_end)))
+                .await;
+            match step {
                 Ok(Ok(())) => self.pace.charge(Side::Server, download.passed() - before),
-                Ok(Err(broken)) => return Delivery::Cut(client, broken.end()),
+                Ok(Err(end)) => return Delivery::Cut(client, end),
                 Err(Late) => return Delivery::Cut(client, download.late()),
             }
         }
@@ -248,6 +252,33 @@ impl Session<'_> {
                 tenure,
             },
         });
+    }
+}
+
+/// Passes a piece of a reply on. Watches the client while the server sends nothing: a reset ends the reply, and with
+/// `at_its_end` a FIN does, too.
+async fn pass(
+    client: &mut BufferedStream<LazyStream>,
+    at: &mut AtServer,
+    download: &mut Passage,
+    at_its_end: bool,
+) -> Result<(), End> {
+    loop {
+        let polled = poll_fn(|cx| match download.poll_pass(cx, &mut at.wire, client) {
+            // Leave it to the write, which fails if the client is gone.
+            Poll::Pending if download.waits_for_recipient() => Poll::Pending,
+            polled => Poll::Ready(polled),
+        });
+        if let Poll::Ready(passed) = polled.await {
+            return passed.map_err(|broken| broken.end());
+        }
+        client.stream.make_known().map_err(|_| End::ClientClosed)?;
+        tokio::select! {
+            biased;
+            // Ignore the result: the read tells.
+            _ = at.wire.stream.readable() => {}
+            () = client.stream.gone(at_its_end) => return Err(End::ClientClosed),
+        }
     }
 }
 

@@ -4,6 +4,7 @@ mod bodies;
 mod ends;
 mod harness;
 mod heads;
+mod leaving;
 mod records;
 mod requests;
 mod servers;
