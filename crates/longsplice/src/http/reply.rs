@@ -215,9 +215,18 @@ impl Session<'_> {
                 Poll::Ready(match ready!(at.upload.poll_pass(cx, client, &mut at.wire)) {
                     Ok(()) => Ok(()),
                     Err(Broken::From(_)) => Err(End::ClientClosed),
-                    // Go on: the reply is of use without the rest of the request.
-                    Err(Broken::To(_) | Broken::Malformed(_) | Broken::CutShort) => {
+                    // Go on: the reply is of use without the rest of the request. A client may stop at an early reply,
+                    // close its half and read on (RFC 9112 section 9.3).
+                    Err(Broken::To(_)) => {
                         at.refuses = true;
+                        Ok(())
+                    }
+                    Err(Broken::CutShort) => {
+                        at.break_off(End::ClientClosed);
+                        Ok(())
+                    }
+                    Err(Broken::Malformed(_)) => {
+                        at.break_off(End::BadRequest);
                         Ok(())
                     }
                 })

@@ -1,9 +1,10 @@
 //! Leases and describes the server's connection for a request.
 
-use std::{pin::pin, sync::Arc, time::Duration};
+use std::{net::Shutdown, pin::pin, sync::Arc, time::Duration};
 
 use longsplice_engine::{Tie, policy::SplicePolicy, reason::RelayReason};
 use longsplice_repair::{TcpInfo, set_receive_growth, tcp_info};
+use socket2::SockRef;
 use tokio::{net::TcpStream, time::Instant};
 
 use super::{
@@ -34,6 +35,8 @@ pub(super) struct AtServer {
     pub(super) upload: Passage,
     /// True once the server takes no more of the body.
     pub(super) refuses: bool,
+    /// Set once the client has broken its request off: the end of the request, unless the reply passes completely.
+    broken_off: Option<End>,
     /// Number of bytes at the front of the client's buffer that are the request, while it may be sent again.
     pub(super) kept: usize,
     /// Time at which the last bytes of the request were written.
@@ -52,6 +55,7 @@ impl AtServer {
             half_closed: false,
             upload: Passage::new(request.body),
             refuses: false,
+            broken_off: None,
             kept: 0,
             sent_at: Instant::now(),
             expects_continue: request.expects_continue,
@@ -60,7 +64,23 @@ impl AtServer {
 
     /// Returns whether no more of the request will be sent.
     pub(super) fn is_sent(&self) -> bool {
-        self.upload.is_done() || self.refuses
+        self.upload.is_done() || self.refuses || self.broken_off.is_some()
+    }
+
+    /// Ends a request within its body, because the client's bytes do. A FIN tells the server not to wait for the rest.
+    pub(super) fn break_off(&mut self, end: End) {
+        self.broken_off = Some(end);
+        // Ignore an error: a read tells of it.
+        let _ = SockRef::from(&self.wire.stream).shutdown(Shutdown::Write);
+    }
+
+    /// Returns the end of a request whose reply broke off with this one. A server may rightly give up the reply to a
+    /// request that its client has broken off.
+    pub(super) fn end_behind(&self, end: End) -> End {
+        match end {
+            End::ServerClosed | End::ServerTimeout => self.broken_off.unwrap_or(end),
+            _ => end,
+        }
     }
 
     /// Returns whether the next bytes have to come from the server: its reply, or the 100 without which the client sends

@@ -81,7 +81,7 @@ impl Session<'_> {
             match step {
                 Ok(Ok(())) => self.pace.charge(Side::Server, download.passed() - before),
                 Ok(Err(end)) => return Delivery::Cut(client, end),
-                Err(Late) => return Delivery::Cut(client, download.late()),
+                Err(Late) => return Delivery::Cut(client, at.end_behind(download.late())),
             }
         }
         Delivery::Whole(client, at)
@@ -270,7 +270,7 @@ async fn pass(
             polled => Poll::Ready(polled),
         });
         if let Poll::Ready(passed) = polled.await {
-            return passed.map_err(|broken| broken.end());
+            return passed.map_err(|broken| at.end_behind(broken.end()));
         }
         client.stream.make_known().map_err(|_| End::ClientClosed)?;
         tokio::select! {

@@ -77,3 +77,38 @@ async fn a_client_that_says_its_last_within_a_quiet_reply_frees_its_server_where
     assert_eq!(client.rest().await, (LAST.to_owned(), true));
     ended_with(&switch, End::Complete).await;
 }
+
+#[tokio::test]
+async fn a_server_hears_that_a_request_breaks_off_and_may_reply_to_it() {
+    let length = "Content-Length: 10\r\n\r\n";
+    let chunks = "Transfer-Encoding: chunked\r\n\r\n";
+    for (framing, malformed, completes, end) in [
+        (length, None, true, End::Complete),
+        (length, None, false, End::ClientClosed),
+        (chunks, Some("xyz\r\n"), true, End::Complete),
+        (chunks, Some("xyz\r\n"), false, End::BadRequest),
+    ] {
+        let mut server = Server::new().await;
+        let switch = Switch::with(server.address, "");
+        let mut client = switch.client().await;
+        client
+            .send(format!("POST / HTTP/1.1\r\nHost: a\r\n{framing}"))
+            .await;
+        let mut at_server = begin(&mut server, &mut client.0).await;
+        match malformed {
+            Some(bytes) => client.send(bytes).await,
+            None => client.0.shutdown().await.unwrap(),
+        }
+        assert_eq!(at_server.rest().await, (String::new(), true), "{end:?}");
+        if completes {
+            at_server.send(LAST).await;
+        }
+        drop(at_server);
+        if completes {
+            assert_eq!(client.rest().await, (LAST.to_owned(), true));
+        } else {
+            assert_eq!(client.rest().await, (String::new(), false));
+        }
+        ended_with(&switch, end).await;
+    }
+}
