@@ -194,6 +194,7 @@ impl Session<'_> {
     pub(super) fn tell_server(&mut self, at: &AtServer) -> bool {
         let server = at.tenure.server();
         self.had_server = true;
+        self.owned.note(&at.tenure);
         self.note(|told| told.at_server(server));
         self.open.at_server(server)
     }

@@ -19,7 +19,7 @@ use crate::{
     client::Hello,
     listener::{Open, Service, Settings},
     rate_limiter::RateLimiter,
-    upstream::Tenure,
+    upstream::{Owned, Tenure},
 };
 
 /// State that the requests of a connection share.
@@ -46,6 +46,8 @@ pub(super) struct Session<'a> {
     pub(super) told: Option<Told>,
     /// True once a request had a server.
     pub(super) had_server: bool,
+    /// Idle connections that end with this one.
+    pub(super) owned: Owned,
     /// Connections of a tunnel, after a 101.
     pub(super) tunnel: Option<Tunnel>,
 }

@@ -131,6 +131,13 @@ impl IdlePool {
         waiting.limit(most);
     }
 
+    /// Closes those of one owner. The ones that stand aside do not count as given up.
+    pub(super) fn close_of(&self, owner: Owner) {
+        let mut waiting = self.waiting.lock();
+        waiting.idle.retain(|idle| idle.owner != owner);
+        waiting.aside.retain(|(idle, _)| idle.owner != owner);
+    }
+
     /// Closes all.
     pub(super) fn clear(&self) {
         let mut waiting = self.waiting.lock();

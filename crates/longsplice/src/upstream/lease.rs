@@ -133,6 +133,11 @@ impl Tenure {
         self.next = Some(owner);
     }
 
+    /// Returns the owner for whom the idle connection may be kept; `None` if it is not kept.
+    pub(super) fn kept_for(&self) -> Option<Owner> {
+        self.next
+    }
+
     /// Notes that its connection has served a request before.
     pub(super) fn note_reused(&mut self) {
         self.reused = true;

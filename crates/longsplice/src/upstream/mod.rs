@@ -13,6 +13,7 @@ mod idle;
 mod lease;
 mod name_servers;
 mod names;
+mod owned;
 mod queue;
 mod search;
 mod server;
@@ -27,6 +28,7 @@ use longsplice_engine::Splicer;
 use tokio::sync::watch;
 
 pub use lease::{Failure, Lease, Site, Tenure};
+pub use owned::Owned;
 pub use queue::Unavailable;
 pub use search::{Ask, lease_original};
 pub use server::{Server, ServerId};

@@ -261,3 +261,40 @@ async fn a_server_that_gives_a_withheld_body_up_stays_up() {
         );
     }
 }
+
+#[tokio::test]
+async fn idle_connections_that_name_a_client_end_with_it() {
+    let mut server = Server::new().await;
+    let keys = format!(
+        "servers = \"{}\"\nsend_proxy = \"v1\"\nmax_idle = 2\nidle_timeout = \"1h\"",
+        server.address
+    );
+    let switch = Switch::new(server.address, "", &to_v(&keys)).await;
+    let idle = async |n| until("it has so many idle ones", || switch.status("v", 0).idle == n).await;
+    let mut lives = switch.client().await;
+    lives.send(GET).await;
+    let mut of_lives = server.next().await;
+    of_lives.until("\r\n\r\n").await;
+    of_lives.send(ok("one")).await;
+    lives.until("one").await;
+    idle(1).await;
+    for _ in 0..4 {
+        let mut client = switch.client().await;
+        client.send(GET).await;
+        let mut at_server = server.next().await;
+        at_server.until("\r\n\r\n").await;
+        at_server.send(ok("one")).await;
+        client.until("one").await;
+        idle(2).await;
+        drop(client);
+        assert_eq!(at_server.rest().await, (String::new(), true));
+        idle(1).await;
+    }
+    lives.send(GET).await;
+    of_lives.until("\r\n\r\n").await;
+    of_lives.send(ok("two")).await;
+    lives.until("two").await;
+    assert!(server.another().is_none());
+    drop(lives);
+    idle(0).await;
+}
