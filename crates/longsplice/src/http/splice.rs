@@ -52,8 +52,9 @@ impl Session<'_> {
         // long.
         client.buffer.rest();
         at.wire.buffer.rest();
+        let mut judged = None;
         while !download.is_done() {
-            if may_splice && self.is_worthwhile(&at, download.unseen()) {
+            if may_splice && self.is_worthwhile(&at, download, &mut judged) {
                 // Relay the reply of a client that has closed its half: the engine passes that on, and there are servers
                 // that stop there.
                 if has_closed_its_half(&client) {
@@ -87,19 +88,29 @@ impl Session<'_> {
         Delivery::Whole(client, at)
     }
 
-    fn is_worthwhile(&self, at: &AtServer, unseen: Unseen) -> bool {
-        let Unseen::Bytes(follow) = unseen else {
-            return true;
+    /// Returns whether to splice the rest of a reply or chunk. Judges each once: later, less of it is left. `judged` is the
+    /// end of the last one, in bytes of the body.
+    fn is_worthwhile(&self, at: &AtServer, download: &Passage, judged: &mut Option<u64>) -> bool {
+        let follow = match download.unseen() {
+            Unseen::All => return true,
+            Unseen::Bytes(0) => return false,
+            Unseen::Bytes(follow) => follow,
         };
-        let (least, pays) = match self.settings.listener.splice_min {
-            Some(least) => (1, follow >= least.max(1)),
-            None => {
-                let least = self.service.shared().splice_min.bytes();
-                (least.max(1), self.service.splice_delay().pays(follow, least))
-            }
-        };
+        let end = download.passed().saturating_add(follow);
+        if judged.replace(end) == Some(end) {
+            return false;
+        }
         // Bytes that are in the server's socket already cannot bypass the sockets.
-        pays && follow.saturating_sub(unread(&at.wire.stream).unwrap_or(0).into()) >= least
+        let can_bypass = || follow.saturating_sub(unread(&at.wire.stream).unwrap_or(0).into());
+        match self.settings.listener.splice_min {
+            Some(least) => follow >= least && can_bypass() > 0,
+            None => {
+                let least = self.service.shared().splice_min.bytes().max(1);
+                let delay = self.service.splice_delay();
+                // Ask for its turn last: each question counts.
+                follow >= least && can_bypass() >= least && delay.pays(follow, least)
+            }
+        }
     }
 
     /// Lets the engine carry the bytes that need not be examined. Returns both connections, and the reason for their

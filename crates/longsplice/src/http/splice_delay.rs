@@ -38,7 +38,8 @@ impl SpliceDelay {
     }
 
     /// Returns whether to splice a reply of which `follow` bytes are to come. A splice pays from `least` bytes on, so
-    /// that many must be left when it takes effect.
+    /// that many must be left when it takes effect. Call it once for each reply or chunk: a "no" counts towards the next
+    /// probe.
     pub fn pays(&self, follow: u64, least: u64) -> bool {
         match follow {
             n if n < least.max(1) => false,

@@ -268,3 +268,33 @@ async fn a_rate_of_uploads_does_not_hold_up_the_reply_beside_them() {
     taken.abort();
     drop(reply.await.unwrap());
 }
+
+#[tokio::test]
+async fn a_reply_counts_once_towards_the_next_probe_however_many_pieces_it_comes_in() {
+    const LENGTH: usize = 100_000;
+    let mut server = Server::new().await;
+    let switch = Switch::new(server.address, "", "").await;
+    let mut client = switch.client().await;
+    client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n").await;
+    let mut at_server = server.next().await;
+    for n in 1..=3 {
+        at_server.until("\r\n\r\n").await;
+        let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {LENGTH}\r\n\r\n");
+        at_server.send(head).await;
+        let piece = |length| format!("{}.", "x".repeat(length - 1));
+        for _ in 0..3 {
+            at_server.send(piece(5_000)).await;
+            client.until(".").await;
+        }
+        at_server.send(piece(LENGTH - 15_000)).await;
+        client.until(".").await;
+        if n < 3 {
+            client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n").await;
+        }
+    }
+    // Count up to the next probe, which comes with every 128th reply of such a length.
+    let delay = switch.service.splice_delay();
+    let least = switch.shared.splice_min.bytes();
+    let probe = (1..200).find(|_| delay.pays(LENGTH as u64, least));
+    assert_eq!(probe, Some(128 - 3));
+}
