@@ -16,8 +16,8 @@ use longsplice_lab::{
     ConnectionSpec, Emulated, Namespace, Traffic, TrafficServer, TrafficSpec, topology::Nodes,
 };
 use longsplice_tests::{
-    Config, Daemon, Pair, SOON, Status, addr, assert_all_ok, capture, curl, emulated, ip, library::target,
-    nodad, rng, soon, times, veth_line,
+    Config, Daemon, Flow, Pair, SOON, Status, addr, assert_all_ok, capture, curl, emulated, ip,
+    library::target, nodad, rng, soon, times, veth_line,
 };
 
 /// Node of an accelerator: its daemon, and a server behind it.
@@ -49,6 +49,21 @@ impl<N: std::ops::Deref<Target = Nodes>> Node<N> {
     /// Connects the client to the server, as if there was no node.
     pub(crate) fn connect(&self) -> Pair {
         connect(&self.net.client, &self.listener)
+    }
+
+    /// Releases a busy connection by command, and returns its number.
+    pub(crate) fn release(&self, client_port: u16) -> u32 {
+        let is_it = |flow: &Flow| flow.client.peer.port() == client_port;
+        let id = self.daemon.wait_flow("the connection", is_it).id;
+        let is_released = || {
+            let flow = self.daemon.flows().into_iter().find(is_it);
+            flow.is_some_and(|flow| matches!(flow.state.as_str(), "dormant" | "detached"))
+        };
+        // A leg that repairs losses refuses for a moment.
+        soon("a release", || {
+            is_released() || self.daemon.splice(id).is_ok() && is_released()
+        });
+        id
     }
 
     pub(crate) fn wait_status(&self, what: &str, condition: impl Fn(&Status) -> bool) -> Status {
@@ -262,7 +277,7 @@ fn a_connection_over_a_narrow_path_is_released() {
 }
 
 /// Ends the traffic of a test when it is dropped, in a failed test, too.
-struct Finish<'a>(&'a AtomicBool);
+pub(crate) struct Finish<'a>(pub(crate) &'a AtomicBool);
 
 impl Drop for Finish<'_> {
     fn drop(&mut self) {
@@ -293,22 +308,8 @@ fn busy_connections_are_released_and_taken_over_again_and_again() {
         let finish = Finish(&done);
         for cycle in 0..cycles {
             let port = ports[cycle % ports.len()];
-            let flow = node
-                .daemon
-                .wait_flow("the connection", |f| f.client.peer.port() == port);
-            // A leg that repairs losses refuses for a moment.
-            let is_spliced = || {
-                let flow = node
-                    .daemon
-                    .flows()
-                    .into_iter()
-                    .find(|f| f.client.peer.port() == port);
-                flow.is_some_and(|f| matches!(f.state.as_str(), "dormant" | "detached"))
-            };
-            soon("a release", || {
-                is_spliced() || node.daemon.splice(flow.id).is_ok() && is_spliced()
-            });
-            soon("a return", || node.daemon.unsplice(flow.id).is_ok());
+            let id = node.release(port);
+            soon("a return", || node.daemon.unsplice(id).is_ok());
         }
         drop(finish);
         for busy in busy {

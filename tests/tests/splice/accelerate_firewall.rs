@@ -1,13 +1,18 @@
 //! Firewalls on the accelerator's node that track connections: the daemon exempts what it takes over by a table of its own, which
 //! comes when something is tracked, and goes with the process.
 
-use std::{net::IpAddr, path::Path};
+use std::{
+    net::IpAddr,
+    path::Path,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+};
 
-use longsplice_lab::{Emulated, Family, Line, LineOptions, not_run};
+use longsplice_lab::{Emulated, Family, Line, LineOptions, Namespace, not_run};
 use longsplice_tests::{SOON, blind::Blind, nft, rng, soon, veth_line};
 
 use crate::{
-    accelerate::{Node, long_path, passed_through, totals},
+    accelerate::{Finish, Node, long_path, passed_through, totals},
     accelerate_forged::{SYN_RECEIVED, in_state},
     accelerate_semantics::{DEPTHS, Depth},
 };
@@ -33,6 +38,13 @@ pub(crate) fn tracks() -> bool {
         not_run("the kernel has no connection tracking");
     }
     tracks
+}
+
+/// Returns the number of packets that a named counter of a table has seen.
+pub(crate) fn packets(namespace: &Namespace, table: &str, counter: &str) -> u64 {
+    let listed = nft(namespace, &format!("list counter inet {table} {counter}"));
+    let mut words = listed.split_whitespace().skip_while(|word| *word != "packets");
+    words.nth(1).unwrap().parse().unwrap()
 }
 
 /// Returns the number of tables of the daemon.
@@ -74,6 +86,44 @@ fn firewalls_are_passed_in_each_state() {
         assert_eq!(tables(&node), 1);
         let (taken, released) = totals(&node.daemon.status());
         assert!(taken == 4 && released >= 2, "{taken} and {released}");
+    }
+}
+
+/// Counts what the node sends that connection tracking finds invalid.
+const COUNTS_INVALID: &str = "
+table inet count {
+    counter invalid { }
+    chain out { type filter hook output priority 0
+        ct state invalid counter name invalid
+    }
+}";
+
+/// Announcements of windows in the name of a marked socket are exempt as what it sends itself: a release under load makes some.
+#[test]
+fn nothing_that_is_sent_during_a_release_is_invalid() {
+    if !tracks() {
+        return;
+    }
+    for family in [Family::V4, Family::V6] {
+        let link = || "rtt20".parse().unwrap();
+        let net = Emulated::of(family, "acc-windows", link(), link()).unwrap();
+        nft(&net.forwarder, COUNTS_INVALID);
+        let node = Node::new(net, &["--standing-queue", "keep"]);
+        let mut pair = node.connect();
+        // Let the windows grow.
+        pair.exchange_unevenly(0, 4 << 20);
+        let (port, done) = (pair.client_port(), AtomicBool::new(false));
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    pair.exchange_unevenly(0, 4 << 20);
+                }
+                pair.close();
+            });
+            let _finish = Finish(&done);
+            node.release(port);
+        });
+        assert_eq!(packets(&node.net.forwarder, "count", "invalid"), 0);
     }
 }
 

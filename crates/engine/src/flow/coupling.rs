@@ -164,7 +164,7 @@ impl Flow {
 
     fn announce_one(&self, side: Side, state: &LegState) {
         let announcer = &self.kernel.announcer;
-        if let Err(error) = announcer.announce(self.legs[side], state, self.timestamps) {
+        if let Err(error) = announcer.announce(self.legs[side], state, self.timestamps, self.marked[side]) {
             tracing::debug!(%error, "cannot announce what was acknowledged and offered");
         }
     }

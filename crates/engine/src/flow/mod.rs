@@ -20,6 +20,7 @@ use crate::{
     kernel::{
         Kernel,
         held::{FlowQueue, HoldGuard},
+        socket::is_marked,
     },
     relay::{pump::Pump, traps::Distance},
 };
@@ -46,6 +47,8 @@ pub(crate) struct Flow {
     unnoted_since: Option<Instant>,
     /// Window that the coupling takes back, by the side whose peer must be told.
     notices: PerSide<Option<coupling::Notice>>,
+    /// True if the socket marks what it sends, so that connection tracking leaves it out.
+    marked: PerSide<bool>,
     /// Rate limit of each side's payload.
     limits: PerSide<Option<Rate>>,
     /// Last progress of the ends, while one of them owes an acknowledgement.
@@ -79,6 +82,7 @@ impl Flow {
             })?;
         let mut flow = Flow::attached(kernel, slot, assessment.legs);
         flow.interfaces = assessment.interfaces();
+        flow.marked = PerSide::from_fn(|side| is_marked(pump.socket(side)));
         flow.copied_base = assessment.copied_base(pump);
         flow.drained = false;
         flow.stood_alone = assessment.stood_alone();
@@ -109,6 +113,10 @@ impl Flow {
             stood_alone: false,
             unnoted_since: None,
             notices: PerSide::both(None),
+            // Connection tracking takes such legs for one connection.
+            marked: PerSide::both(
+                (legs.client.peer, legs.client.local) == (legs.server.local, legs.server.peer),
+            ),
             limits: PerSide::both(None),
             heard: None,
             through: PerSide::both(false),

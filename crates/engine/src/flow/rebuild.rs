@@ -125,9 +125,8 @@ fn build(flow: &Flow, states: &PerSide<LegState>) -> io::Result<PerSide<TcpStrea
     }
     let places = PerSide::from_fn(|side| place(&states[side], &states[side.other()]));
     let legs = flow.legs();
-    // Connection tracking takes such legs for one connection.
-    let is_alike = (legs.client.peer, legs.client.local) == (legs.server.local, legs.server.peer);
-    let sockets = PerSide::try_from_fn(|side| build_one(legs[side], &states[side], &places[side], is_alike))?;
+    let sockets =
+        PerSide::try_from_fn(|side| build_one(legs[side], &states[side], &places[side], flow.marked[side]))?;
     flow.slot().set_sockets(places);
     flow.slot().set_keeping(true);
     let PerSide {

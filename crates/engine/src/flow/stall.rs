@@ -118,7 +118,13 @@ impl Flow {
 
     /// Ends a flow whose sockets are gone, and asks these ends what they expect: see [`Flow::end_by_reset`].
     pub(crate) fn end_by_questions(self, asked: PerSide<bool>) {
-        let ask = |side| (self.legs[side], question(self.legs[side], &self.leg(side)));
+        let ask = |side| {
+            (
+                self.legs[side],
+                self.marked[side],
+                question(self.legs[side], &self.leg(side)),
+            )
+        };
         let questions: Vec<_> = Side::BOTH
             .into_iter()
             .filter(|&side| asked[side])
@@ -127,8 +133,8 @@ impl Flow {
         let kernel = Arc::clone(&self.kernel);
         // Release the flow first: its programs would take the questions for segments of the sockets.
         drop(self);
-        for (leg, question) in questions {
-            if let Err(error) = kernel.announcer.send(leg.peer.ip(), &question) {
+        for (leg, is_marked, question) in questions {
+            if let Err(error) = kernel.announcer.send_as(is_marked, leg.peer.ip(), &question) {
                 tracing::debug!(%error, ?leg, "cannot ask an end whether it was reset");
             }
         }

@@ -50,9 +50,24 @@ impl Announcer {
         })
     }
 
-    /// Announces the window of a leg. `x` is the leg's state; `timestamps` is true if the connection has them.
-    pub(crate) fn announce(&self, leg: Leg, x: &LegState, timestamps: bool) -> io::Result<()> {
-        self.send(leg.peer.ip(), &segment(leg, x, timestamps))
+    /// Announces the window of a leg. `x` is the leg's state; `timestamps` is true if the connection has them, `is_marked` if its
+    /// socket is.
+    pub(crate) fn announce(
+        &self,
+        leg: Leg,
+        x: &LegState,
+        timestamps: bool,
+        is_marked: bool,
+    ) -> io::Result<()> {
+        self.send_as(is_marked, leg.peer.ip(), &segment(leg, x, timestamps))
+    }
+
+    /// Sends a packet in the name of a socket, which may be marked.
+    pub(crate) fn send_as(&self, is_marked: bool, to: IpAddr, packet: &[u8]) -> io::Result<()> {
+        match is_marked {
+            true => self.send_marked(to, packet),
+            false => self.send(to, packet),
+        }
     }
 
     /// Sends a packet, from its IP header on, by the route to this address.

@@ -22,6 +22,12 @@ pub(crate) fn mark(socket: impl AsFd) -> io::Result<()> {
     SockRef::from(&socket.as_fd()).set_mark(MARK.value)
 }
 
+/// Returns true if a socket marks what it sends.
+pub(crate) fn is_marked(socket: impl AsFd) -> bool {
+    let mark = SockRef::from(&socket.as_fd()).mark();
+    mark.is_ok_and(|mark| mark & MARK.mask == MARK.value)
+}
+
 /// Returns `SO_COOKIE` of two sockets: no two sockets of a machine have the same.
 pub(crate) fn cookies(client: &TcpStream, server: &TcpStream) -> io::Result<PerSide<u64>> {
     Ok(PerSide {
