@@ -16,6 +16,8 @@ const CONGESTION: Opt = opt!(IPPROTO_TCP, TCP_CONGESTION);
 const CC_INFO: Opt = opt!(IPPROTO_TCP, TCP_CC_INFO);
 const MTU_V4: Opt = opt!(IPPROTO_IP, IP_MTU);
 const MTU_V6: Opt = opt!(IPPROTO_IPV6, IPV6_MTU);
+const TOS: Opt = opt!(IPPROTO_IP, IP_TOS);
+const TRAFFIC_CLASS: Opt = opt!(IPPROTO_IPV6, IPV6_TCLASS);
 const DOMAIN: Opt = opt!(SOL_SOCKET, SO_DOMAIN);
 const NODELAY: Opt = opt!(IPPROTO_TCP, TCP_NODELAY);
 const USER_TIMEOUT: Opt = opt!(IPPROTO_TCP, TCP_USER_TIMEOUT);
@@ -84,11 +86,22 @@ pub fn congestion_control(fd: impl AsFd) -> Result<String, Error> {
 /// `ENOTCONN` for a socket that has no route yet.
 pub fn path_mtu(fd: impl AsFd) -> Result<u32, Error> {
     let fd = fd.as_fd();
-    let mtu = match sys::get::<c_int>(fd, DOMAIN)?.0 {
-        libc::AF_INET6 => MTU_V6,
-        _ => MTU_V4,
-    };
-    Ok(sys::get::<u32>(fd, mtu)?.0)
+    Ok(sys::get::<u32>(fd, of_family(fd, MTU_V4, MTU_V6)?)?.0)
+}
+
+/// Sets the traffic class of what the socket sends: the DSCP in the upper six bits (RFC 2474). The kernel ignores the lower two, which
+/// are ECN's, for TCP.
+pub fn set_traffic_class(fd: impl AsFd, class: u8) -> Result<(), Error> {
+    let fd = fd.as_fd();
+    sys::set(fd, of_family(fd, TOS, TRAFFIC_CLASS)?, c_int::from(class))
+}
+
+/// Returns the option for the family of a socket.
+fn of_family(fd: impl AsFd, v4: Opt, v6: Opt) -> Result<Opt, Error> {
+    Ok(match sys::get::<c_int>(fd, DOMAIN)?.0 {
+        libc::AF_INET6 => v6,
+        _ => v4,
+    })
 }
 
 /// Length of `struct tcp_bbr_info` (linux/inet_diag.h), which no other congestion control has.

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails as the test does")]
 
 mod accelerate;
+mod accelerate_class;
 mod accelerate_early;
 mod accelerate_firewall;
 mod accelerate_forged;

@@ -115,6 +115,7 @@ fn segment(leg: Leg, x: &LegState, timestamps: bool) -> Vec<u8> {
         flags: FLAG_ACK,
         window: window_field(x.loc_latest, x.loc_ack, x.scale_out),
         timestamps: timestamps.then_some((x.ts_sent, x.peer_ts)),
+        class: 0,
     }
     .bytes()
 }

@@ -126,6 +126,8 @@ pub(crate) struct Segment {
     pub(crate) window: u16,
     /// TSval and TSecr.
     pub(crate) timestamps: Option<(u32, u32)>,
+    /// Traffic class: the DSCP in the upper six bits (RFC 2474).
+    pub(crate) class: u8,
 }
 
 impl Segment {
@@ -136,6 +138,7 @@ impl Segment {
 
     fn bytes_with(&self, payload: &[u8]) -> Vec<u8> {
         let mut p = ip_header(self.from.ip(), self.to.ip());
+        set_traffic_class(&mut p, self.class);
         let at = p.len();
         let tcp_len = TCP_HEADER + timestamps_length(self.timestamps.is_some()) as usize;
         p.resize(at + tcp_len, 0);
@@ -178,6 +181,23 @@ fn ip_header(from: IpAddr, to: IpAddr) -> Vec<u8> {
     p
 }
 
+/// Returns the traffic class of an IP packet: DSCP, and ECN in the lower two bits. `None` if it is too short.
+pub(crate) fn traffic_class(ip: &[u8]) -> Option<u8> {
+    let &[first, second, ..] = ip else { return None };
+    Some(match first >> 4 {
+        6 => first << 4 | second >> 4,
+        _ => second,
+    })
+}
+
+/// Sets the traffic class of an IP header without checksum.
+fn set_traffic_class(ip: &mut [u8], class: u8) {
+    match ip[0] >> 4 {
+        6 => (ip[0], ip[1]) = (ip[0] & 0xf0 | class >> 4, class << 4 | ip[1] & 0x0f),
+        _ => ip[1] = class,
+    }
+}
+
 /// Returns the field that announces a window from `ack` to `edge`.
 pub(crate) fn window_field(edge: Seq, ack: Seq, scale: u8) -> u16 {
     let room = edge.bytes_since(ack) >> scale;
@@ -206,6 +226,7 @@ pub(crate) fn question(leg: Leg, x: &LegState) -> Vec<u8> {
         flags: FLAG_ACK,
         window: window_field(x.tx_edge, x.tx_ack, x.scale_out),
         timestamps: x.timestamps.then_some((x.ts_sent, x.peer_ts)),
+        class: 0,
     };
     segment.bytes_with(&[0])
 }
@@ -221,6 +242,7 @@ fn bare(leg: Leg, x: &LegState, seq: Seq, flags: u8) -> Vec<u8> {
         flags,
         window: window_field(x.rx_edge, x.rx_ack, x.scale_in),
         timestamps: None,
+        class: 0,
     };
     let mut frame = vec![0; ETHERNET];
     frame[12..14].copy_from_slice(&Layer::of(leg.peer.ip()).ethertype.to_be_bytes());

@@ -10,6 +10,7 @@ use longsplice_engine::{
     Keepalive, Pair, Side, SourceAddress,
     handshake::{EarlyClient, KnownServers, Opened},
 };
+use longsplice_repair::options::set_traffic_class;
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
@@ -125,7 +126,12 @@ impl Accelerator {
 
     /// Connects a client that was answered early to its server, in the client's name. If that fails, the client is reset.
     pub(super) async fn connect_early(self: Arc<Self>, early: EarlyClient, known: KnownServers) {
-        let EarlyClient { client, step, handle } = early;
+        let EarlyClient {
+            client,
+            step,
+            handle,
+            class,
+        } = early;
         let permit = self.early.permits.try_acquire();
         let began = Instant::now();
         let connected = self
@@ -148,6 +154,9 @@ impl Accelerator {
             }
         };
         let round_trip = began.elapsed();
+        if let Err(error) = set_traffic_class(&server, class) {
+            tracing::debug!(%error, "segments to a server have no DSCP");
+        }
         handle.note_round_trip(Side::Server, round_trip);
         let pair = Pair::new(client, server);
         // A forged client is found by probes only.

@@ -71,6 +71,7 @@ impl KnownServers {
             sack: true,
             clock: Some(0),
             has_unknown: false,
+            class: 0,
         });
         Offer {
             // The clock counts milliseconds from an unpredictable number.

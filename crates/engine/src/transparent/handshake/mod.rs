@@ -249,7 +249,13 @@ impl Handshakes {
             }),
             Admission::AnswerEarly => self.answer_early(ends, &syn).map(|(client, answered)| {
                 let handle = answered.handle.clone();
-                taken = Some(Taken::Early(EarlyClient { client, step, handle }));
+                let class = syn.offer.class;
+                taken = Some(Taken::Early(EarlyClient {
+                    client,
+                    step,
+                    handle,
+                    class,
+                }));
                 Stage::Answered(answered)
             }),
         };

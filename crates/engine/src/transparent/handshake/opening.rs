@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use longsplice_core::seq::Seq;
 
 use crate::{
-    kernel::packet::{ETHERNET, Segment, TCP_HEADER, seal},
+    kernel::packet::{ETHERNET, Segment, TCP_HEADER, seal, traffic_class},
     services::rules::place_of_tcp,
 };
 
@@ -15,6 +15,8 @@ pub(super) const FIN: u8 = 0x01;
 pub(super) const RST: u8 = 0x04;
 /// ECE and CWR ask for ECN in a SYN (RFC 3168 section 6.1.1); a built socket has no ECN.
 const ECN: u8 = 0xc0;
+/// Bits of a traffic class that belong to ECN (RFC 3168 section 5).
+const ECN_BITS: u8 = 0x03;
 
 const END: u8 = 0;
 const NOP: u8 = 1;
@@ -48,7 +50,7 @@ pub(super) struct Opening {
     pub(super) onward: Vec<u8>,
 }
 
-/// Values of its options.
+/// Values of its options, and the traffic class of its packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Offer {
     pub(super) mss: Option<u16>,
@@ -58,6 +60,8 @@ pub(super) struct Offer {
     pub(super) clock: Option<u32>,
     /// True if there were other options, which are blanked.
     pub(super) has_unknown: bool,
+    /// Traffic class of its packet, without ECN: the DSCP in the upper six bits (RFC 2474).
+    pub(super) class: u8,
 }
 
 impl Opening {
@@ -67,6 +71,7 @@ impl Opening {
         let mut onward = frame.get(ETHERNET..end)?.to_vec();
         let (from, to) = hop(&mut onward)?;
         let at = begin - ETHERNET;
+        let class = traffic_class(&onward)? & !ECN_BITS;
         let tcp = onward.get_mut(at..).filter(|tcp| tcp.len() >= TCP_HEADER)?;
         let flags = tcp[13];
         let payload = usize::from(tcp[12] >> 4) * 4;
@@ -76,7 +81,10 @@ impl Opening {
         let only_passes = at > (if from.is_ipv4() { V4_HEADER } else { V6_HEADER }) || payload < tcp.len();
         tcp[12] &= 0xf0;
         tcp[13] &= !ECN;
-        let offer = Offer::read(&mut tcp[TCP_HEADER..payload]);
+        let offer = Offer {
+            class,
+            ..Offer::read(&mut tcp[TCP_HEADER..payload])
+        };
         let word = |at: usize| u16::from_be_bytes([tcp[at], tcp[at + 1]]);
         let long = |at: usize| u32::from(word(at)) << 16 | u32::from(word(at + 2));
         let opening = Opening {
@@ -112,6 +120,7 @@ impl Opening {
             flags: SYN | ACK,
             window,
             timestamps: None,
+            class: offer.class,
         };
         let mut onward = segment.bytes();
         let tcp = onward.len() - TCP_HEADER;
@@ -192,6 +201,7 @@ impl Offer {
             sack: self.sack && client.sack,
             clock: self.clock.filter(|_| client.clock.is_some()),
             has_unknown: false,
+            class: self.class,
         }
     }
 
@@ -298,6 +308,7 @@ pub(super) mod tests {
             sack: true,
             clock: Some(0x102),
             has_unknown: true,
+            class: 0,
         };
         assert_eq!(read.offer, offer);
         let onward = &read.onward;

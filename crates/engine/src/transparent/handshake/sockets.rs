@@ -3,7 +3,9 @@
 use std::{io, os::fd::OwnedFd, time::Duration};
 
 use longsplice_dataplane::PerSide;
-use longsplice_repair::{Image, ImageOptions, Window, close_silently, first_clock, thaw_transparent};
+use longsplice_repair::{
+    Image, ImageOptions, Window, close_silently, first_clock, options, thaw_transparent,
+};
 
 use super::opening::Opening;
 use crate::{
@@ -30,6 +32,7 @@ pub(super) fn acknowledgement(syn: &Opening, answer: &Opening) -> Segment {
         flags: FLAG_ACK,
         window: syn.window >> scale,
         timestamps: syn.offer.clock.zip(answer.offer.clock),
+        class: syn.offer.class,
     }
 }
 
@@ -37,7 +40,7 @@ pub(super) fn acknowledgement(syn: &Opening, answer: &Opening) -> Segment {
 /// time by the acknowledgement that is still to come; the server's by [`confirmation`], if `is_timed`.
 pub(super) fn build(syn: &Opening, answer: &Opening, is_timed: bool) -> io::Result<PerSide<OwnedFd>> {
     let client = toward_client(syn, answer)?;
-    let server = match build_one(&image(syn, answer), is_timed) {
+    let server = match build_one(&image(syn, answer), is_timed, syn.offer.class) {
         Ok(server) => server,
         Err(e) => {
             // Close it in silence: its peer has not heard of it yet.
@@ -51,13 +54,14 @@ pub(super) fn build(syn: &Opening, answer: &Opening, is_timed: bool) -> io::Resu
 /// Builds the socket toward a client.
 pub(super) fn toward_client(syn: &Opening, answer: &Opening) -> io::Result<OwnedFd> {
     let image = image(answer, syn);
-    build_one(&image, image.options.timestamps)
+    build_one(&image, image.options.timestamps, answer.offer.class)
 }
 
-/// Builds a marked socket. `is_timed`: it measures its round-trip time by the acknowledgement of its SYN.
-fn build_one(image: &Image, is_timed: bool) -> io::Result<OwnedFd> {
+/// Builds a marked socket that sends with the traffic class of its end's SYN. `is_timed`: it measures its round-trip time by the
+/// acknowledgement of its SYN.
+fn build_one(image: &Image, is_timed: bool, class: u8) -> io::Result<OwnedFd> {
     let socket = thaw_transparent(image, is_timed)?;
-    if let Err(error) = mark(&socket) {
+    if let Err(error) = mark(&socket).and_then(|()| Ok(options::set_traffic_class(&socket, class)?)) {
         let _ = close_silently(socket);
         return Err(error);
     }
@@ -83,6 +87,7 @@ pub(super) fn confirmation(
         flags: FLAG_ACK,
         window: answer.window >> scale,
         timestamps: Some((theirs, first_clock(own).wrapping_sub(millis))),
+        class: answer.offer.class,
     };
     let mut frame = packet.packet.get(..ETHERNET)?.to_vec();
     frame.extend(segment.bytes());

@@ -110,6 +110,9 @@ pub struct EarlyClient {
     pub step: Step,
     /// Handle for the pair ([`Pair::with_handle`]); it learns the client's round-trip time.
     pub handle: FlowHandle,
+    /// Traffic class of the client's SYN, without ECN: the DSCP in the upper six bits (RFC 2474). Set it on the socket toward the
+    /// server ([`longsplice_repair::options::set_traffic_class`]).
+    pub class: u8,
 }
 
 /// Holds a connection that was taken over at its handshake.

@@ -162,6 +162,7 @@ fn reset_of((client, server): (SocketAddr, SocketAddr), seq: Seq) -> Vec<u8> {
         flags: FLAG_RST,
         window: 0,
         timestamps: None,
+        class: 0,
     };
     reset.bytes()
 }
