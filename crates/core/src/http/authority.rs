@@ -15,7 +15,8 @@ impl<'b> Authority<'b> {
     /// Reads `HOST` or `HOST:PORT`. An IPv6 address stands in brackets. The host may be empty, as a Host field's may.
     ///
     /// # Errors
-    /// [`HeadError::Host`] for any other text: bytes that a name cannot have, userinfo, a port beyond 65535.
+    /// [`HeadError::Host`] for any other text: bytes that a name cannot have, percent-encoded ones, an empty label, userinfo, a port beyond
+    /// 65535.
     pub fn parse(bytes: &'b [u8]) -> Result<Authority<'b>, HeadError> {
         let text = std::str::from_utf8(bytes).map_err(|_| HeadError::Host)?;
         let colon = match text.rfind(']') {
@@ -28,7 +29,7 @@ impl<'b> Authority<'b> {
         };
         let good = match host.strip_prefix('[').and_then(|h| h.strip_suffix(']')) {
             Some(literal) => literal.parse::<std::net::Ipv6Addr>().is_ok(),
-            None => is_name(host.as_bytes()),
+            None => is_name(host),
         };
         let port = match port {
             // The colon may stand with nothing behind it (RFC 3986 section 3.2.3).
@@ -56,16 +57,13 @@ impl<'b> Authority<'b> {
     }
 }
 
-/// Returns whether a text is a registered name (RFC 3986 section 3.2.2) without a comma: in a Host field some
-/// recipients would read two hosts.
-fn is_name(bytes: &[u8]) -> bool {
-    let mut rest = bytes;
-    while let [b, tail @ ..] = rest {
-        rest = match (b, tail) {
-            (b'%', [a, b, tail @ ..]) if a.is_ascii_hexdigit() && b.is_ascii_hexdigit() => tail,
-            (b, tail) if b.is_ascii_alphanumeric() || b"-._~!$&'()*+;=".contains(b) => tail,
-            _ => return false,
-        };
-    }
-    true
+/// Returns whether a text is a registered name (RFC 3986 section 3.2.2) that all recipients read alike, or empty. A comma would make
+/// two hosts of a Host field for some of them; others decode `%61`, and drop an empty label.
+fn is_name(text: &str) -> bool {
+    let is_label = |label: &str| {
+        let is_of_label = |b: u8| b.is_ascii_alphanumeric() || b"-_~!$&'()*+;=".contains(&b);
+        !label.is_empty() && label.bytes().all(is_of_label)
+    };
+    // The dot of a fully qualified name ends it (RFC 1034 section 3.1).
+    text.is_empty() || text.strip_suffix('.').unwrap_or(text).split('.').all(is_label)
 }

@@ -3,10 +3,10 @@
 use std::{cmp::Ordering, fmt, net::Ipv6Addr, str::FromStr};
 
 /// Host as a route names it: `img.example`, `*.cdn.example` (any names below it, of any depth, not itself), or an
-/// address. Case and a trailing dot do not count; a port is not part of it.
+/// address. Case, a trailing dot and the form of an IPv6 address do not count; a port is not part of it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct HostPattern {
-    /// Name in lower case, without `*.` and without the trailing dot.
+    /// Name in lower case, without `*.` and without the trailing dot; an IPv6 address in its one form (RFC 5952).
     name: Box<str>,
     below: bool,
 }
@@ -68,11 +68,12 @@ impl FromStr for HostPattern {
         if name.contains('*') {
             return Err(ParseHostError::Wildcard(text()));
         }
-        if !is_name(name) && (below || !is_v6_literal(name)) {
+        let literal = v6_literal(name).filter(|_| !below);
+        if literal.is_none() && !is_name(name) {
             return Err(ParseHostError::Form(text()));
         }
         Ok(HostPattern {
-            name: name.to_ascii_lowercase().into(),
+            name: literal.unwrap_or_else(|| name.to_ascii_lowercase()).into(),
             below,
         })
     }
@@ -88,9 +89,11 @@ fn is_name(s: &str) -> bool {
     s.len() <= 253 && s.split('.').all(label)
 }
 
-fn is_v6_literal(s: &str) -> bool {
-    let inside = s.strip_prefix('[').and_then(|s| s.strip_suffix(']'));
-    inside.is_some_and(|s| s.parse::<Ipv6Addr>().is_ok())
+/// Returns the one form of an IPv6 address in brackets (RFC 5952), which can be written in many; `None` for other texts.
+fn v6_literal(s: &str) -> Option<String> {
+    let inside = s.strip_prefix('[').and_then(|s| s.strip_suffix(']'))?;
+    let address: Ipv6Addr = inside.parse().ok()?;
+    Some(format!("[{address}]"))
 }
 
 impl HostPattern {
@@ -145,6 +148,8 @@ impl Hosts {
     /// Returns the pattern that takes this host, given as in a Host header or in SNI.
     pub fn find(&self, host: &str) -> Option<&HostPattern> {
         let host = bare(host);
+        let literal = v6_literal(host);
+        let host = literal.as_deref().unwrap_or(host);
         if let Some(found) = lookup(&self.exact, host) {
             return Some(found);
         }

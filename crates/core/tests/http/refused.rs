@@ -191,6 +191,32 @@ fn a_head_that_breaks_a_rule_is_refused() {
             SeveralHosts,
         ),
         ("9112 3.2: a list", b"GET / HTTP/1.1\r\nHost: a,b\r\n\r\n", Host),
+        (
+            "9110 4.2.3: an encoded letter",
+            b"GET / HTTP/1.1\r\nHost: %61.example\r\n\r\n",
+            Host,
+        ),
+        (
+            "9110 4.2.3: an encoded letter in the target",
+            b"GET http://%61.example/ HTTP/1.1\r\nHost: b\r\n\r\n",
+            Host,
+        ),
+        (
+            "1034 3.1: two dots at the end",
+            b"GET http://a.example../ HTTP/1.1\r\nHost: b\r\n\r\n",
+            Host,
+        ),
+        (
+            "1034 3.1: two dots",
+            b"GET / HTTP/1.1\r\nHost: a..b\r\n\r\n",
+            Host,
+        ),
+        (
+            "1034 3.1: a first dot",
+            b"GET / HTTP/1.1\r\nHost: .a\r\n\r\n",
+            Host,
+        ),
+        ("1034 3.1: only a dot", b"GET / HTTP/1.1\r\nHost: .\r\n\r\n", Host),
         ("9110 7.2: a blank", b"GET / HTTP/1.1\r\nHost: a b\r\n\r\n", Host),
         ("9110 7.2: a path", b"GET / HTTP/1.1\r\nHost: a/b\r\n\r\n", Host),
         (
