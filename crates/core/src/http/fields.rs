@@ -1,5 +1,7 @@
 //! Reads the fields of a head.
 
+use memchr::memchr;
+
 use super::{HeadError, Limits};
 
 /// Field line.
@@ -146,6 +148,21 @@ impl<'b> Fields<'b> {
     pub(super) fn known(&self, known: Known) -> impl Iterator<Item = &'b [u8]> + '_ {
         self.0.iter().filter(move |f| f.known == known).map(|f| f.value)
     }
+}
+
+/// Returns true if a line on which the end of a body or the host depends has a tab, which some recipients take for a part of the
+/// value.
+pub(super) fn has_doubtful_tab(lines: &[u8]) -> bool {
+    let is_doubtful = |line: &[u8]| {
+        let name = line.split(|b| *b == b':').next().unwrap_or_default();
+        let known = std::str::from_utf8(name).map_or(Known::Other, Known::of);
+        let matters = matches!(
+            known,
+            Known::ContentLength | Known::TransferEncoding | Known::Host
+        );
+        matters && memchr(b'\t', line).is_some()
+    };
+    memchr(b'\t', lines).is_some() && lines.split(|b| *b == b'\n').any(is_doubtful)
 }
 
 impl<'f, 'b> IntoIterator for &'f Fields<'b> {

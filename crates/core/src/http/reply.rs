@@ -2,7 +2,7 @@
 
 use super::{
     Body, Fields, HeadError, Limits, Persistence, RequestKind, Scan, Scanned, Version, connection::Options,
-    framing::Framing,
+    fields::has_doubtful_tab, framing::Framing,
 };
 
 /// Reply without its body. It borrows the bytes it was read from.
@@ -16,7 +16,7 @@ pub struct ReplyHead<'b> {
     pub(super) framing: Framing,
     pub(super) options: Options,
     body: Body,
-    /// True if its version must not be sent on as it is.
+    /// True if its version or a blank must not be sent on as it is.
     pub(super) is_untidy: bool,
 }
 
@@ -44,9 +44,9 @@ impl<'b> ReplyHead<'b> {
         request: RequestKind,
         limits: &Limits,
     ) -> Result<ReplyHead<'b>, HeadError> {
-        let (first, fields) = scanned.lines(false, bytes).ok_or(HeadError::StartLine)?;
+        let (first, lines) = scanned.lines(false, bytes).ok_or(HeadError::StartLine)?;
         let (version, status, reason) = status_line(first)?;
-        let fields = Fields::parse(fields, limits)?;
+        let fields = Fields::parse(lines, limits)?;
         let framing = Framing::of(&fields, version)?;
         if status == 101 && !request.upgrades {
             return Err(HeadError::UnaskedSwitch);
@@ -71,7 +71,7 @@ impl<'b> ReplyHead<'b> {
             framing,
             options: Options::of(&fields)?,
             fields,
-            is_untidy: !first.starts_with(version.as_str().as_bytes()),
+            is_untidy: !first.starts_with(version.as_str().as_bytes()) || has_doubtful_tab(lines),
         })
     }
 

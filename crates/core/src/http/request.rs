@@ -7,7 +7,7 @@ use super::{
     Version,
     connection::Options,
     cookie,
-    fields::Known,
+    fields::{Known, has_doubtful_tab},
     framing::{Framing, decimal},
     path, readings, text,
 };
@@ -69,11 +69,11 @@ impl<'b> RequestHead<'b> {
     /// # Errors
     /// Those of [`RequestHead::parse`].
     pub fn read(bytes: &'b [u8], scanned: Scanned, limits: &Limits) -> Result<RequestHead<'b>, HeadError> {
-        let (first, fields) = scanned.lines(true, bytes).ok_or(HeadError::StartLine)?;
+        let (first, lines) = scanned.lines(true, bytes).ok_or(HeadError::StartLine)?;
         let raw = bytes.get(scanned.start()..).unwrap_or_default();
         let (method, raw_target, version) = request_line(first)?;
         let target = Target::parse(raw_target.as_bytes(), method)?;
-        let fields = Fields::parse(fields, limits)?;
+        let fields = Fields::parse(lines, limits)?;
         if method == "CONNECT" {
             return Err(HeadError::Connect);
         }
@@ -96,7 +96,9 @@ impl<'b> RequestHead<'b> {
             options,
             upgrade: if may_upgrade { upgrade(&fields) } else { None },
             expects_continue: expected.is_some() && !is_old,
-            is_untidy: expected == Some(Written::Oddly) || !first.ends_with(version.as_str().as_bytes()),
+            is_untidy: expected == Some(Written::Oddly)
+                || !first.ends_with(version.as_str().as_bytes())
+                || has_doubtful_tab(lines),
             fields,
         })
     }

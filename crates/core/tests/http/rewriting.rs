@@ -44,7 +44,7 @@ fn returned(head: &str, kind: RequestKind, to: &ToClient<'_>) -> String {
 #[test]
 fn a_request_in_which_nothing_changes_keeps_its_bytes() {
     for head in [
-        "GET /%61/../b?c HTTP/1.1\nHost:h\nUser-Agent:  x \nAccept: */*\n\n",
+        "GET /%61/../b?c HTTP/1.1\nHost:h\nUser-Agent:  x\t\nAccept: */*\n\n",
         "GET / HTTP/1.1\nHost: h\nConnection: Keep-Alive\n\n",
         "POST / HTTP/1.1\nHost: h\nContent-Length: 5\nExpect: 100-continue\n\n",
         "GET / HTTP/1.1\nHost: h\nConnection: Upgrade\nUpgrade: websocket\n\n",
@@ -115,6 +115,16 @@ fn fields_of_the_clients_connection_are_left_out() {
             "PUT / HTTP/1.1\nHost: h\nContent-Length: 1\nContent-Length: 01\n\n",
             "PUT / HTTP/1.1\nHost: h\nContent-Length: 1\n\n",
         ),
+        // Servers do not agree on tabs around a value, which are blanks (RFC 9112 section 5).
+        (
+            "PUT / HTTP/1.1\nHost:\th\nA:\t1\nContent-Length:\t1\t \n\n",
+            "PUT / HTTP/1.1\nHost: h\nA: 1\nContent-Length: 1\n\n",
+        ),
+        (
+            "PUT / HTTP/1.1\nHost: h\ntransfer-encoding:\tchunked\t\n\n",
+            "PUT / HTTP/1.1\nHost: h\ntransfer-encoding: chunked\n\n",
+        ),
+        ("GET / HTTP/1.1\nHost: h\t\n\n", "GET / HTTP/1.1\nHost: h\n\n"),
     ] {
         assert_eq!(sent_on(head, &KEEP), expected, "{head}");
         assert_eq!(sent_on(expected, &KEEP), expected, "what was rewritten stays");
@@ -322,6 +332,19 @@ fn a_reply_says_what_is_true_of_the_clients_connection() {
             KeepAlive,
             Version::Http11,
             "HTTP/1.1 200 OK\nContent-Length: 5\n\n",
+        ),
+        // Clients do not agree on tabs around a value, which are blanks (RFC 9112 section 5).
+        (
+            "HTTP/1.1 200 OK\nContent-Length:\t5\t \n\n",
+            KeepAlive,
+            Version::Http11,
+            "HTTP/1.1 200 OK\nContent-Length: 5\n\n",
+        ),
+        (
+            "HTTP/1.1 200 OK\nTransfer-Encoding: chunked\t\n\n",
+            KeepAlive,
+            Version::Http11,
+            "HTTP/1.1 200 OK\nTransfer-Encoding: chunked\n\n",
         ),
         (
             "HTTP/1.1 200 OK\nContent-Length: 5\n\n",
