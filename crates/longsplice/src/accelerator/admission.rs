@@ -20,6 +20,9 @@ use crate::config::{AccelerateConfig, EarlyAccept};
 /// Time for which the numbers of interfaces are remembered.
 const FRESH: Duration = Duration::from_secs(1);
 
+/// Time after which they are read again for a number that is not among them: the interface may have been made since.
+const FRESH_FOR_UNKNOWN: Duration = Duration::from_millis(100);
+
 /// Number of measurements of each end before one leg counts as nearly all of the path: a single one may have met a queue,
 /// or a radio that slept.
 const MEASUREMENTS: u32 = 3;
@@ -56,7 +59,10 @@ impl Interfaces {
     /// Returns the side of an interface, by its number; `None`: it is neither inside nor outside now.
     pub(super) fn place(&self, interface: u32) -> Option<Place> {
         let mut numbers = self.numbers.lock();
-        let is_old = |(at, _): &(Instant, _)| at.elapsed() >= FRESH;
+        let is_old = |(at, all): &(Instant, HashMap<u32, Place>)| {
+            let is_known = all.contains_key(&interface);
+            at.elapsed() >= if is_known { FRESH } else { FRESH_FOR_UNKNOWN }
+        };
         if numbers.as_ref().is_none_or(is_old) {
             let number = |(name, place): &(String, Place)| {
                 Some((nix::net::if_::if_nametoindex(name.as_str()).ok()?, *place))
@@ -201,5 +207,26 @@ impl Accelerator {
         self.counts.passed_through(reason);
         self.passed.lock().note(ends, reason, Instant::now());
         tracing::debug!(client = %ends.0, server = %ends.1, reason = reason.as_str(), "passed through");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An interface that was made a moment ago has its side, without a look at each packet of another one.
+    #[test]
+    fn a_new_interface_is_looked_for_soon_and_not_at_once() {
+        const LOOPBACK: u32 = 1;
+        let place = |read_at| {
+            let interfaces = Interfaces {
+                names: vec![("lo".to_owned(), Place::Inside)],
+                numbers: Mutex::new(Some((read_at, HashMap::new()))),
+            };
+            interfaces.place(LOOPBACK)
+        };
+        let now = Instant::now();
+        assert_eq!(place(now - FRESH_FOR_UNKNOWN), Some(Place::Inside));
+        assert_eq!(place(now + FRESH), None, "they were read a moment ago");
     }
 }
