@@ -164,6 +164,11 @@ impl Neighbours {
         self.known.write().extend(came);
     }
 
+    /// Forgets an instance whose pins are removed.
+    pub(crate) fn forget(&self, pins: &Pins) {
+        self.known.write().retain(|(root, _), _| root != pins.root());
+    }
+
     /// Copies tables of another layout anew. One copy at a time; [`Neighbours::have`] does not wait for it.
     pub(crate) fn copy(&self) {
         let _alone = self.looked.lock();

@@ -210,5 +210,6 @@ impl Dataplane {
         self.xdp.detach_generation(pins);
         tracing::debug!(path = %pins.root().display(), "a predecessor's programs and pins are removed");
         pins.remove_all();
+        self.neighbours.forget(pins);
     }
 }

@@ -193,6 +193,10 @@ impl Drop for Daemon {
         }
         let _ = self.child.kill();
         let _ = self.child.wait();
+        if thread::panicking() {
+            self.log.extend(self.lines.iter());
+            eprintln!("the daemon logged {:#?}", self.log);
+        }
     }
 }
 
