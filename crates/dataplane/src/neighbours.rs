@@ -41,7 +41,7 @@ pub(crate) struct Neighbours {
     known: RwLock<HashMap<Identity, Known>>,
 }
 
-/// What is known of the flows of an instance.
+/// Knows the flows of an instance, as far as they can be read.
 #[derive(Debug)]
 enum Known {
     /// Table of our layout, which is asked for each leg.
