@@ -319,6 +319,16 @@ fn activate(bed: &mut Bed, port: u16, variables: &str, descriptor: &str) -> TcpL
     held
 }
 
+/// Stops the bed's daemon, and names its listener `web`.
+fn name_the_listener(bed: &mut Bed) {
+    bed.daemon.terminate();
+    assert_eq!(bed.daemon.join(), Some(0));
+    let config = Config::new()
+        .listener(at(8080), bed.target(), "now", "now")
+        .with("name = \"web\"");
+    bed.daemon.reconfigure(&config);
+}
+
 /// Passes a socket to the bed's daemon, with these variables and this descriptor, and starts it.
 fn pass(bed: &mut Bed, held: &TcpListener, variables: &str, descriptor: &str) {
     // Let the next programs have it.
@@ -337,12 +347,7 @@ fn pass(bed: &mut Bed, held: &TcpListener, variables: &str, descriptor: &str) {
 #[test]
 fn a_passed_socket_for_both_families_is_not_used() {
     let mut bed = bed("activation-both");
-    bed.daemon.terminate();
-    assert_eq!(bed.daemon.join(), Some(0));
-    let config = Config::new()
-        .listener(at(8080), bed.target(), "now", "now")
-        .with("name = \"web\"");
-    bed.daemon.reconfigure(&config);
+    name_the_listener(&mut bed);
     let held = bed.net.forwarder.run(|| {
         let socket = Socket::new(Domain::IPV6, Type::STREAM, None).unwrap();
         socket.set_only_v6(false).unwrap();
@@ -370,12 +375,7 @@ fn a_passed_socket_for_both_families_is_not_used() {
 fn sockets_that_were_not_passed_are_not_taken() {
     for (name, count) in [("activation-five", "5"), ("activation-many", "2147483647")] {
         let mut bed = bed(name);
-        bed.daemon.terminate();
-        assert_eq!(bed.daemon.join(), Some(0));
-        let config = Config::new()
-            .listener(at(8080), bed.target(), "now", "now")
-            .with("name = \"web\"");
-        bed.daemon.reconfigure(&config);
+        name_the_listener(&mut bed);
         // The name says whose it is, not the address.
         let variables = format!("LISTEN_FDS={count} LISTEN_FDNAMES=gone:web");
         let _held = activate(&mut bed, 8090, &variables, "4");
