@@ -30,6 +30,7 @@
 mod period;
 mod queue;
 mod sample;
+mod yielding;
 
 use std::time::Duration;
 
@@ -38,6 +39,7 @@ use crate::reason::{RelayReason, SpliceReason};
 pub use period::Period;
 pub use queue::{QueueWatch, StandingQueue};
 pub use sample::{CongestionControl, EARLIER_SPANS, LOSS_SEGMENTS, LOSSY, LegSample};
+pub use yielding::{Crowd, Yield};
 
 /// Advice for a pair at this moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -303,10 +305,14 @@ impl Thresholds {
     /// Returns whether a sender fills the bottleneck on this leg and its queue, and would fill it over the whole path, too. The
     /// splice is predicted to cost no more then than the gain for which a pair is relayed.
     fn fills_a_queue(&self, leg: &LegSample, path: Duration) -> bool {
-        let needed = path.saturating_mul(QUEUE_ROUNDS).max(QUEUE_TIME);
-        let Some(queue) = leg.standing_queue.filter(|queue| queue.time >= needed) else {
+        let Some(queue) = leg.standing_queue else {
             return false;
         };
+        // A node before the bottleneck, if there is one, yields first: two of them would leave too much.
+        let turns = if queue.is_received { 2 } else { 1 };
+        if queue.time < turns * path.saturating_mul(QUEUE_ROUNDS).max(QUEUE_TIME) {
+            return false;
+        }
         let Some(kept_percent) = leg.congestion_control.kept_at_loss() else {
             return false;
         };

@@ -77,6 +77,8 @@ pub enum RelayReason {
     AdvisedQuiet,
     /// The advisor: a leg has a congestion control of its own, which an end may not have.
     AdvisedCongestion,
+    /// The advisor: the pair fills a bottleneck that it shares, and leaves others room before it is spliced.
+    AdvisedYield,
     /// A leg's socket has an option that cannot be carried over (MPTCP, a kernel TLS record layer).
     SocketOption,
     /// TLS is terminated here: what one end sends is not what the other gets.

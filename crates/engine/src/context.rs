@@ -57,8 +57,11 @@ pub(crate) struct Context {
     pub(crate) adoption_failed: AtomicBool,
     /// True while the embedder reports that memory runs short.
     pub(crate) memory_pressed: AtomicBool,
-    /// True while the embedder reports that connections pass this host of which it has no sockets.
-    pub(crate) has_plain_traffic: AtomicBool,
+    /// Share of all packets, in percent, of connections that pass this host and of which it has no sockets, as the embedder reports
+    /// it.
+    pub(crate) plain_percent: AtomicU32,
+    /// Number of accelerated pairs that have a queue on a leg.
+    pub(crate) queued: AtomicU32,
     relay_ids: AtomicU32,
     descriptors: u64,
 }

@@ -166,10 +166,11 @@ impl Splicer {
         self.context.memory_pressed.store(runs_short, Ordering::Relaxed);
     }
 
-    /// Sets whether other connections pass this host, of which it has no sockets. While they do, an accelerated pair
-    /// that keeps the queue of a bottleneck filled is spliced (`Thresholds::yields_at_queue`).
-    pub fn set_plain_traffic(&self, passes: bool) {
-        self.context.has_plain_traffic.store(passes, Ordering::Relaxed);
+    /// Sets the share of all packets, in percent, of other connections that pass this host, of which it has no sockets. While
+    /// there are any, an accelerated pair that keeps the queue of a bottleneck filled leaves them room
+    /// ([`Crowd`](longsplice_core::advisor::Crowd)), and is spliced (`Thresholds::yields_at_queue`).
+    pub fn set_plain_traffic(&self, percent: u32) {
+        self.context.plain_percent.store(percent, Ordering::Relaxed);
     }
 
     /// Counts a connection that its handler carried to its end by itself, for a reason that rules out a pair, with so

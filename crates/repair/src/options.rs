@@ -27,6 +27,7 @@ const RCVBUF: Opt = opt!(SOL_SOCKET, SO_RCVBUF);
 const MEMINFO: Opt = opt!(SOL_SOCKET, SO_MEMINFO);
 pub(crate) const RCVBUF_FORCE: Opt = opt!(SOL_SOCKET, SO_RCVBUFFORCE);
 const WINDOW_CLAMP: Opt = opt!(IPPROTO_TCP, TCP_WINDOW_CLAMP);
+const MAX_PACING_RATE: Opt = opt!(SOL_SOCKET, SO_MAX_PACING_RATE);
 const SNDBUF: Opt = opt!(SOL_SOCKET, SO_SNDBUF);
 const TRANSPARENT: Opt = opt!(IPPROTO_IP, IP_TRANSPARENT);
 const REUSEADDR: Opt = opt!(SOL_SOCKET, SO_REUSEADDR);
@@ -197,6 +198,11 @@ pub fn send_buffer(fd: impl AsFd) -> Result<u32, Error> {
 /// `net.core.wmem_max`.
 pub fn set_send_buffer(fd: impl AsFd, bytes: u32) -> Result<(), Error> {
     sys::set(fd, SNDBUF, bytes)
+}
+
+/// Limits the rate at which the socket sends, in bytes per second. `u32::MAX` lifts the limit.
+pub fn set_max_pacing_rate(fd: impl AsFd, rate: u32) -> Result<(), Error> {
+    sys::set(fd, MAX_PACING_RATE, rate)
 }
 
 /// Sets how long data may stay unacknowledged before the connection is given up, in whole milliseconds, at most 24

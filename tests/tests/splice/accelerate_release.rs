@@ -1,6 +1,7 @@
 //! Connections that the accelerator keeps or releases, by what it measures while they carry a stream.
 
 use std::{
+    cell::Cell,
     net::UdpSocket,
     sync::atomic::{AtomicBool, Ordering},
     thread,
@@ -8,7 +9,7 @@ use std::{
 };
 
 use longsplice_lab::{Emulated, Family};
-use longsplice_tests::{Raise, SOON, Status, emulated, eventually, soon};
+use longsplice_tests::{Flow, Pair, Raise, SOON, Status, emulated, eventually, soon};
 
 use crate::accelerate::{Node, long_path, router, totals, totals_by_path};
 
@@ -176,18 +177,33 @@ fn a_short_path_is_released_and_its_ends_notice_nothing() {
 }
 
 /// A sender that is guided by losses fills the queue of its bottleneck, and would do so without the node. Beside another
-/// connection it is released.
+/// connection, which has less than it, it leaves that one room, and is released.
 #[test]
-fn a_connection_that_fills_its_bottleneck_is_released() {
+fn a_connection_that_fills_a_shared_bottleneck_leaves_room_and_is_released() {
+    let yields = Cell::new(false);
     let status = with_processors(|| {
         let node = before_a_bottleneck("acc-queue");
         let mut plain = node.connect();
         node.daemon.splice_to(plain.client_port(), "detached");
         let mut pair = node.connect();
+        let port = pair.client_port();
+        let yielding =
+            |flow: &Flow| flow.client.peer.port() == port && flow.reason.as_deref() == Some("advised_yield");
+        let is_over = AtomicBool::new(false);
+        let exchange = |pair: &mut Pair, bytes| {
+            while !is_over.load(Ordering::Relaxed) {
+                pair.exchange_unevenly(bytes, 0);
+            }
+        };
+        yields.set(false);
         let status = thread::scope(|scope| {
-            scope.spawn(|| pair.exchange_unevenly(4 << 20, 0));
-            scope.spawn(|| plain.exchange_unevenly(1 << 20, 0));
-            node.wait_status("the release", |s| totals(s) == (2, 2))
+            scope.spawn(|| exchange(&mut pair, 2 << 20));
+            scope.spawn(|| exchange(&mut plain, 10_000));
+            let _over = Raise(&is_over);
+            node.wait_status("the release", |status| {
+                yields.set(yields.get() || node.daemon.flows().iter().any(yielding));
+                totals(status) == (2, 2)
+            })
         });
         pair.close();
         plain.close();
@@ -195,6 +211,7 @@ fn a_connection_that_fills_its_bottleneck_is_released() {
     });
     let released = status.accelerator.unwrap().released_by_reason;
     assert_eq!(released["standing_queue"], 1, "{released:?}");
+    assert!(yields.get(), "it has left room first");
 }
 
 /// The last bytes of a piece tell of the queue that it has filled. That queue does not stand while nothing follows them.

@@ -12,6 +12,7 @@ mod parting;
 mod relaying;
 mod resuming;
 mod state;
+mod yielding;
 
 use std::{io, sync::Arc};
 

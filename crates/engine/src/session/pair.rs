@@ -11,7 +11,7 @@ use longsplice_dataplane::{Direction, Mapping, PerSide, Side, monotonic};
 use longsplice_repair::options;
 use tokio::time::{Instant, sleep_until};
 
-use super::exit::Exit;
+use super::{exit::Exit, yielding::Yielding};
 use crate::{
     api::{
         Acceleration, FlowId, FlowState, LegInfo, Outstanding, Pair,
@@ -101,6 +101,8 @@ pub(super) struct Session<'a> {
     pub(super) full_buffers: FullBuffers,
     /// Round trips of the legs of an accelerated pair, for the advisor.
     pub(super) queues: PerSide<QueueWatch>,
+    /// Part of the pair in a full bottleneck.
+    pub(super) yielding: Yielding<'a>,
     pub(super) since: Instant,
     pub(super) rounds: u32,
     /// True if the pair was ever spliced; `spliced_here`: in this call.
@@ -191,6 +193,7 @@ impl<'a> Session<'a> {
             is_quiet: false,
             full_buffers: FullBuffers::default(),
             queues: Default::default(),
+            yielding: Yielding::default(),
             since: now,
             rounds: 0,
             spliced: before.is_some_and(|b| b.spliced),

@@ -3,7 +3,7 @@
 use std::{io, sync::atomic::Ordering, time::Duration};
 
 use longsplice_core::{
-    advisor::{Advice, FINAL_TIME, LegSample, QueueWatch, Thresholds, advise},
+    advisor::{Advice, FINAL_TIME, LegSample, QueueWatch, StandingQueue, Thresholds, advise},
     patience::Waiter,
     reason::{RelayReason, SpliceReason},
 };
@@ -46,6 +46,7 @@ impl<'a> Relaying<'a> {
         let mut session = self.session;
         session.idle.begin(Instant::now());
         let relayed = session.relay().await;
+        session.yielding.leave();
         session.idle.end();
         Ok(match relayed {
             Ok(()) => State::Coupling(Coupling { session }),
@@ -61,6 +62,7 @@ impl<'a> Relaying<'a> {
 impl Session<'_> {
     /// Relays until a splice is due.
     async fn relay(&mut self) -> Result<(), Exit> {
+        self.lift_pacing();
         let mut look = Look::returned();
         for side in Side::BOTH {
             self.limit_pump(side, None);
@@ -284,10 +286,12 @@ impl Session<'_> {
             samples.push(sample);
         }
         let mut thresholds = self.acceleration.map_or_else(Thresholds::auto, |a| a.thresholds);
-        thresholds.yields_at_queue &= self.context.has_plain_traffic.load(Ordering::Relaxed);
+        let plain_percent = self.context.plain_percent.load(Ordering::Relaxed);
+        thresholds.yields_at_queue &= plain_percent > 0;
         let (age, bytes) = match self.acceleration {
             Some(_) => {
                 self.watch_queues(age, &infos, &mut samples);
+                self.count_queues(&samples);
                 (age, bytes)
             }
             None => self.period.note(&samples[0], &samples[1], age, bytes),
@@ -297,7 +301,12 @@ impl Session<'_> {
             thresholds.quiet = Duration::ZERO;
         }
         self.is_quiet = false;
+        // A stream that is held back shows neither its queue nor its rate.
+        if let Some(due) = self.goes_on_yielding(now, plain_percent) {
+            return Ok(due);
+        }
         Ok(match advise(&thresholds, &samples[0], &samples[1], age, bytes) {
+            Advice::Splice(SpliceReason::StandingQueue) => self.yields(now, plain_percent, &samples),
             Advice::Splice(reason) => {
                 self.note_splice_reason(reason);
                 Due::Splice
@@ -317,7 +326,7 @@ impl Session<'_> {
         })
     }
 
-    fn note_splice_reason(&self, reason: SpliceReason) {
+    pub(super) fn note_splice_reason(&self, reason: SpliceReason) {
         if let Some(handle) = &self.handle {
             handle.set_reason(reason);
         }
@@ -347,7 +356,10 @@ impl Session<'_> {
             if rests {
                 watch.rest();
             }
-            sample.standing_queue = queue.filter(|_| !rests);
+            sample.standing_queue = queue.filter(|_| !rests).map(|queue| StandingQueue {
+                is_received: receives,
+                ..queue
+            });
             sample.min_rtt = watch.lowest();
         }
     }

@@ -45,13 +45,17 @@ impl Packets {
         }
     }
 
-    /// Returns true if enough plain packets came since `before` to share a queue.
-    fn has_plain_traffic(self, before: Packets) -> bool {
+    /// Returns the share of the plain packets since `before`, in percent; 0 if they are too few to share a queue.
+    fn plain_percent(self, before: Packets) -> u32 {
         // Rules that were set anew count from zero.
         let own = self.own.checked_sub(before.own).unwrap_or(self.own);
         let plain = self.plain.saturating_sub(before.plain).saturating_sub(own);
         let all = plain + self.taken_over.saturating_sub(before.taken_over);
-        plain >= LEAST && plain.saturating_mul(100) >= all.saturating_mul(LEAST_PERCENT)
+        let percent = plain.saturating_mul(100) / all.max(1);
+        match plain >= LEAST && percent >= LEAST_PERCENT {
+            true => percent as u32,
+            false => 0,
+        }
     }
 }
 
@@ -70,7 +74,7 @@ impl Accelerator {
             let splicer = self.splicer();
             let now = Packets::of(&splicer.rules(), &splicer.counters().segments);
             let before = last.replace(now).unwrap_or(now);
-            splicer.set_plain_traffic(now.has_plain_traffic(before));
+            splicer.set_plain_traffic(now.plain_percent(before));
         }
     }
 }
@@ -88,13 +92,14 @@ mod tests {
         };
         let before = packets(1_000, 1_000);
         for (now, expected) in [
-            (packets(1_000, 1_000), false),
-            (packets(2_000, 1_009), false),
-            (packets(2_000, 1_030), false),
-            (packets(2_000, 1_031), true),
-            (packets(1_000, 1_010), true),
+            (packets(1_000, 1_000), 0),
+            (packets(2_000, 1_009), 0),
+            (packets(2_000, 1_030), 0),
+            (packets(2_000, 1_031), 3),
+            (packets(2_000, 2_000), 50),
+            (packets(1_000, 1_010), 100),
         ] {
-            assert_eq!(now.has_plain_traffic(before), expected, "{now:?}");
+            assert_eq!(now.plain_percent(before), expected, "{now:?}");
         }
     }
 
@@ -107,12 +112,12 @@ mod tests {
         };
         let before = packets(1_000, 700);
         for (now, expected) in [
-            (packets(2_000, 1_700), false),
-            (packets(2_000, 1_690), true),
+            (packets(2_000, 1_700), 0),
+            (packets(2_000, 1_690), 100),
             // The rules were set anew.
-            (packets(1_500, 500), false),
+            (packets(1_500, 500), 0),
         ] {
-            assert_eq!(now.has_plain_traffic(before), expected, "{now:?}");
+            assert_eq!(now.plain_percent(before), expected, "{now:?}");
         }
     }
 

@@ -179,6 +179,7 @@ fn a_full_bottleneck_is_left_to_the_ends() {
         Some(StandingQueue {
             highest: ms(highest),
             time: ms(time),
+            is_received: false,
         })
     };
     let lossy = |leg: LegSample| LegSample {
@@ -247,6 +248,21 @@ fn a_full_bottleneck_is_left_to_the_ends() {
         ..sending(ms(80), 20)
     };
     assert_eq!(released(&thresholds, behind, leg(ms(60))), queue);
+    for (time, expected) in [(1_119, None), (1_120, queue)] {
+        let standing_queue = standing(100, time).map(|queue| StandingQueue {
+            is_received: true,
+            ..queue
+        });
+        let behind = LegSample {
+            standing_queue,
+            ..behind
+        };
+        assert_eq!(
+            released(&thresholds, behind, leg(ms(60))),
+            expected,
+            "a node before it yields first"
+        );
+    }
 }
 
 #[test]
@@ -265,6 +281,7 @@ fn a_queue_that_may_stand_is_looked_at_each_round_trip() {
         standing_queue: Some(StandingQueue {
             highest: ms(100),
             time: ms(100),
+            is_received: false,
         }),
         ..lossy
     };
