@@ -11,12 +11,6 @@
 #include "rewrite.h"
 #include "route.h"
 
-/* Identifies a fragmented datagram of TCP (RFC 791 section 3.2, RFC 8200 section 4.5). */
-struct fragment_key {
-	__be32 saddr[4], daddr[4]; /* laid out as in ls_tuple */
-	__be32 id;
-};
-
 /* State of a datagram whose first fragment was forwarded. */
 struct fragmented {
 	__be16 sport, dport;
@@ -37,15 +31,6 @@ struct {
 	__type(key, struct fragment_key);
 	__type(value, struct fragmented);
 } fragments SEC(".maps");
-
-/* Limits the time between the first and the last fragment, in ticks: Linux reassembles for 30 s. */
-#define FRAGMENT_TICKS 28
-
-static __always_inline void key_of(const struct headers *h, __be32 id, struct fragment_key *key)
-{
-	key->id = id;
-	get_addresses(h, key->saddr, key->daddr);
-}
 
 /* Returns whether fragments of this flow may pass: no local program needs the payload. */
 static __always_inline int passes_fragments(const struct flow_ref *flow)

@@ -19,6 +19,21 @@ struct fragment {
 	__be32 id;
 };
 
+/* Identifies a fragmented datagram of TCP. */
+struct fragment_key {
+	__be32 saddr[4], daddr[4]; /* laid out as in ls_tuple */
+	__be32 id;
+};
+
+/* Limits the time between the first and the last fragment, in ticks: Linux reassembles for 30 s. */
+#define FRAGMENT_TICKS 28
+
+static __always_inline void key_of(const struct headers *h, __be32 id, struct fragment_key *key)
+{
+	key->id = id;
+	get_addresses(h, key->saddr, key->daddr);
+}
+
 /* Returns the offset of what a fragment holds, if nothing else stands behind the IP header. */
 static __always_inline __u32 fragment_l4(const struct headers *h)
 {

@@ -4,6 +4,7 @@
 #define LONGSPLICE_INTERCEPT_H
 
 #include <linux/tcp.h>
+#include "intercept_fragment.h"
 #include "match.h"
 #include "route.h"
 
@@ -192,6 +193,21 @@ out:
 	return verdict;
 }
 
+/* Brings the first fragment of a segment to the socket of its connection. A connection is not opened by
+ * fragments. */
+static __always_inline enum ls_rule_verdict intercept_fragment(struct __sk_buff *skb,
+							       const struct tcp_packet *p)
+{
+	if (!state_of(skb, p, NULL))
+		return LS_R_ODD;
+	if (is_own_address(skb, p))
+		return LS_R_OWN_ADDRESS;
+	if (begin_delivery(skb))
+		return LS_R_ODD;
+	route_to_us(skb);
+	return LS_R_FOLLOWED;
+}
+
 /*
  * Gives a packet that opens a connection to the listener. A packet of a connection that has a socket here
  * finds that socket by itself, and only needs a route to this host. Every other packet belongs to a
@@ -206,7 +222,7 @@ static __always_inline enum ls_rule_verdict intercept(struct __sk_buff *skb, con
 	__u32 state;
 
 	if (p->fragment)
-		return LS_R_ODD;
+		return intercept_fragment(skb, p);
 	state = state_of(skb, p, is_awaited);
 	if (!state && answers)
 		*is_awaited = is_awaited_tuple(&p->tuple);

@@ -249,19 +249,35 @@ __noinline int follow_error(struct __sk_buff *skb)
 	return NEXT;
 }
 
-/* Returns whether a packet is ICMP or ICMPv6, without extension headers. */
-static __always_inline int is_icmp(struct __sk_buff *skb)
+/* Brings a packet without ports to a socket of an intercepted connection: an error about one of its segments,
+ * or a later fragment of one. Both are known by the first header behind IP's. */
+static __always_inline int follow(struct __sk_buff *skb)
 {
-	__u8 protocol;
+	__u8 next;
 
 	if (is_of_vlan(skb))
-		return 0;
-	if (skb->protocol == bpf_htons(ETH_P_IP))
-		return !bpf_skb_load_bytes(skb, L3_OFFSET + offsetof(struct iphdr, protocol), &protocol, 1) &&
-		       protocol == IPPROTO_ICMP;
-	return skb->protocol == bpf_htons(ETH_P_IPV6) &&
-	       !bpf_skb_load_bytes(skb, L3_OFFSET + offsetof(struct ipv6hdr, nexthdr), &protocol, 1) &&
-	       protocol == IPPROTO_ICMPV6;
+		return NEXT;
+	if (skb->protocol == bpf_htons(ETH_P_IP)) {
+		if (bpf_skb_load_bytes(skb, L3_OFFSET + offsetof(struct iphdr, protocol), &next, 1))
+			return NEXT;
+		if (next == IPPROTO_ICMP)
+			return follow_error(skb);
+		if (next != IPPROTO_TCP)
+			return NEXT;
+	} else {
+		if (skb->protocol != bpf_htons(ETH_P_IPV6) ||
+		    bpf_skb_load_bytes(skb, L3_OFFSET + offsetof(struct ipv6hdr, nexthdr), &next, 1))
+			return NEXT;
+		if (next == IPPROTO_ICMPV6)
+			return follow_error(skb);
+		if (next != NEXT_FRAGMENT)
+			return NEXT;
+	}
+	if (follows_delivery(skb)) {
+		note(LS_R_FOLLOWED);
+		route_to_us(skb);
+	}
+	return NEXT;
 }
 
 SEC("tc")
@@ -279,7 +295,7 @@ int rules(struct __sk_buff *skb)
 		return NEXT;
 	seen = see(skb, &scratch->in, &p);
 	if (seen == NOT_TCP)
-		return is_icmp(skb) ? follow_error(skb) : NEXT;
+		return follow(skb);
 	if (seen == CUT_SHORT) {
 		note(LS_R_ODD);
 		return NEXT;

@@ -13,7 +13,7 @@ use crate::{
     support::{
         flow::OK,
         icmp::{IcmpError, TOO_BIG, WHOLE_QUOTE},
-        packet::{ACK, Packet, RST, SYN, tagged},
+        packet::{ACK, FRAGMENT, Packet, RST, SYN, tagged},
         tap::{Offload, Tap},
     },
     ways::{MARK, Ways, rule, to},
@@ -174,6 +174,13 @@ fn a_connection_is_opened_and_followed() {
         assert_eq!(again.get("followed"), Some(&1), "{again:?}");
         let ran = ways.gives(&frame(client, to, ACK).bytes(), "followed", OK);
         assert_eq!(ran.mark, MARK.value);
+        let piece = |offset, id| fragment(frame(client, to, ACK), offset, id).bytes();
+        ways.ignores(&piece(24, 9));
+        for offset in [0, 24, 48] {
+            let ran = ways.gives(&piece(offset, 9), "followed", OK);
+            assert_eq!(ran.mark, MARK.value, "at {offset}");
+        }
+        ways.ignores(&piece(24, 10));
         let mut ack = frame(client, to, ACK).bytes();
         complete_handshake(&mut ack, &reply(&tap, client));
         tap.send(&ack, Offload::default());
@@ -200,6 +207,20 @@ fn a_connection_is_opened_and_followed() {
     assert!(ways.rules.watched().is_empty());
     let alone = send(&ways, &tap, &frame("198.18.1.2:40001", WAYS[0][1], SYN).bytes());
     assert!(alone.is_empty(), "{alone:?}");
+}
+
+/// Makes a packet a fragment at an offset in bytes, behind which others come.
+fn fragment(packet: Packet, offset: u16, id: u8) -> Packet {
+    let [high, low] = (offset | 1).to_be_bytes();
+    Packet {
+        id: id.into(),
+        fragment: 0x2000 | offset / 8,
+        extensions: match packet.src {
+            SocketAddr::V4(_) => Vec::new(),
+            SocketAddr::V6(_) => vec![(FRAGMENT, vec![0, high, low, 0, 0, 0, id])],
+        },
+        ..packet
+    }
 }
 
 /// Returns the SYN-ACK that the listener sends to the client.
