@@ -6,7 +6,9 @@
 #include <linux/tcp.h>
 #include "intercept_fragment.h"
 #include "match.h"
+#include "own_address.h"
 #include "route.h"
+#include "withhold.h"
 
 /* Mark that the routing rule looks for, and its bits. The other bits of the mark are not ours. */
 const volatile __u32 mark = 0, mark_mask = 0;
@@ -103,36 +105,6 @@ static __always_inline __u32 state_of(struct __sk_buff *skb, const struct tcp_pa
 	return state_between(skb, p->family, t->saddr, t->sport, t->daddr, t->dport, is_awaited);
 }
 
-static __always_inline long look_up_destination(struct __sk_buff *skb, const struct tcp_packet *p,
-						__u32 ifindex)
-{
-	struct bpf_fib_lookup fib = {.l4_protocol = IPPROTO_TCP, .ifindex = ifindex};
-
-	if (p->family == 4) {
-		fib.family = AF_INET;
-		fib.ipv4_src = p->tuple.saddr[3];
-		fib.ipv4_dst = p->tuple.daddr[3];
-	} else {
-		fib.family = AF_INET6;
-		__builtin_memcpy(fib.ipv6_src, p->tuple.saddr, sizeof(fib.ipv6_src));
-		__builtin_memcpy(fib.ipv6_dst, p->tuple.daddr, sizeof(fib.ipv6_dst));
-	}
-	return bpf_fib_lookup(skb, &fib, sizeof(fib), 0);
-}
-
-/* Returns whether the destination is an address of this host, which has its own listeners. A destination
- * without a route looks the same, and cannot be connected to either. */
-static __always_inline int is_own_address(struct __sk_buff *skb, const struct tcp_packet *p)
-{
-	long found = look_up_destination(skb, p, skb->ifindex);
-
-	/* An interface that does not forward gives no answer; the daemon enables forwarding on the
-	 * loopback. */
-	if (found == BPF_FIB_LKUP_RET_FWD_DISABLED)
-		found = look_up_destination(skb, p, LOOPBACK);
-	return found == BPF_FIB_LKUP_RET_NOT_FWDED;
-}
-
 /* Returns whether a socket of this host has sent the SYN, and waits for the answer: the routes have brought
  * it back. Its interception would be connected in its turn, and so on. */
 static __always_inline int is_own_syn(struct __sk_buff *skb, const struct tcp_packet *p)
@@ -177,6 +149,8 @@ static __always_inline enum ls_rule_verdict open_at(struct __sk_buff *skb, const
 	struct bpf_sock *sk =
 	    find_socket(skb, p->family, t->saddr, t->sport, (const __be32 *)at->daddr, at->dport);
 	enum ls_rule_verdict verdict = LS_R_NO_LISTENER;
+	struct scratch *scratch = get_scratch();
+	__u32 withheld = 0;
 
 	if (!sk)
 		return verdict;
@@ -186,10 +160,16 @@ static __always_inline enum ls_rule_verdict open_at(struct __sk_buff *skb, const
 	if (!opens && !brings_cookie(skb, p, sk))
 		goto out;
 	verdict = bpf_sk_assign(skb, sk, 0) ? LS_R_NO_LISTENER : LS_R_OPENED;
+	if (opens)
+		withheld = withheld_of(sk);
 out:
 	bpf_sk_release(sk);
-	if (verdict == LS_R_OPENED)
-		route_to_us(skb);
+	if (verdict != LS_R_OPENED)
+		return verdict;
+	route_to_us(skb);
+	/* `ingress` does not know that this SYN is for a listener of ours. */
+	if (scratch && may_have(skb, &scratch->in, withheld))
+		withhold(skb, withheld);
 	return verdict;
 }
 
@@ -200,7 +180,7 @@ static __always_inline enum ls_rule_verdict intercept_fragment(struct __sk_buff 
 {
 	if (!state_of(skb, p, NULL))
 		return LS_R_ODD;
-	if (is_own_address(skb, p))
+	if (is_own_address(skb, &p->tuple))
 		return LS_R_OWN_ADDRESS;
 	if (begin_delivery(skb))
 		return LS_R_ODD;
@@ -228,7 +208,7 @@ static __always_inline enum ls_rule_verdict intercept(struct __sk_buff *skb, con
 		*is_awaited = is_awaited_tuple(&p->tuple);
 	if (!state && ((!opens && !answers) || !at->dport))
 		return LS_R_FOREIGN;
-	if ((state || opens) && is_own_address(skb, p))
+	if ((state || opens) && is_own_address(skb, &p->tuple))
 		return LS_R_OWN_ADDRESS;
 	if (!state && opens && is_own_syn(skb, p))
 		return LS_R_LOOPED;

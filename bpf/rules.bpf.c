@@ -242,7 +242,7 @@ __noinline int follow_error(struct __sk_buff *skb)
 		return NEXT;
 	answering_tuple(&q->old, &p.tuple);
 	p.family = is_v6(&q->old) ? 6 : 4;
-	if (state_of(skb, &p, NULL) && !is_own_address(skb, &p)) {
+	if (state_of(skb, &p, NULL) && !is_own_address(skb, &p.tuple)) {
 		note(LS_R_FOLLOWED);
 		route_to_us(skb);
 	}

@@ -8,6 +8,7 @@
 #define LONGSPLICE_WITHHOLD_H
 
 #include "csum.h"
+#include "own_address.h"
 #include "socket.h"
 
 /* MSS of a peer that offers none (RFC 9293 section 3.7.1). */
@@ -73,15 +74,32 @@ __noinline int withhold(struct __sk_buff *skb, __u32 withheld)
 	seg = &scratch->segment;
 	if (parse_segment(skb, &scratch->in, seg) != SEGMENT || seg->opt_len > 40)
 		return 0;
-	/* Most listeners withhold AccECN only, and hardly any client asks for that. */
-	if (withheld == LS_WITHHOLD_ACCURATE && !(scratch->in.tcp.offset & TCP_AE))
-		return 0;
 	copy_headers(&scratch->out, &scratch->in, seg->opt_len);
 	if (seg->flags & TCP_SYN)
 		edit_syn(&scratch->out, seg->opt_len, withheld);
 	if (withheld & LS_WITHHOLD_ECT && (seg->flags & TCP_SYN || !seg->len))
 		clear_ecn(&scratch->out);
 	return write_headers(skb, &scratch->in, &scratch->out, seg->opt_len);
+}
+
+/* Returns whether a packet that parse_tuple() knows may have something that is withheld. Most sockets
+ * withhold AccECN only, and hardly any SYN asks for that. */
+static __always_inline int may_have(struct __sk_buff *skb, const struct headers *h, __u32 withheld)
+{
+	__u8 offset = 0;
+
+	if (withheld != LS_WITHHOLD_ACCURATE)
+		return withheld;
+	bpf_skb_load_bytes(skb, l4_of(h) + offsetof(struct tcp, offset), &offset, sizeof(offset));
+	return offset & TCP_AE;
+}
+
+/* Returns what is withheld from the handshakes of a socket. */
+static __always_inline __u32 withheld_of(struct bpf_sock *sk)
+{
+	struct ls_handshake *handshake = bpf_sk_storage_get(&handshakes, sk, 0, 0);
+
+	return handshake ? handshake->withheld : 0;
 }
 
 static long find_mss_step(__u32 n, struct option_walk *walk)
@@ -122,12 +140,20 @@ static __always_inline int begins(__u8 flags)
 	return (flags & (TCP_SYN | TCP_ACK | TCP_RST | TCP_FIN)) == TCP_SYN;
 }
 
+/* Returns whether a packet is for this host. Apart from its caller, whose stack it would share. */
+__noinline int is_for_us(struct __sk_buff *skb)
+{
+	struct scratch *scratch = get_scratch();
+
+	return scratch && is_own_address(skb, &scratch->tuple);
+}
+
 /* Withholds from a client's SYN what the servers behind its listener do not agree to. The SYN of another
- * listener stays as it is. */
+ * listener stays as it is, and so does one that this host forwards: the look-up finds a listener at the
+ * wildcard address for any destination. */
 __noinline int withhold_from_client(struct __sk_buff *skb)
 {
 	struct scratch *scratch = get_scratch();
-	struct ls_handshake *handshake;
 	struct bpf_sock *sk;
 	__u32 withheld = 0;
 
@@ -136,12 +162,12 @@ __noinline int withhold_from_client(struct __sk_buff *skb)
 	sk = look_up_socket(skb, &scratch->tuple);
 	if (!sk)
 		return 0;
-	if (sk->state == BPF_TCP_LISTEN) {
-		handshake = bpf_sk_storage_get(&handshakes, sk, 0, 0);
-		withheld = handshake ? handshake->withheld : 0;
-	}
+	if (sk->state == BPF_TCP_LISTEN)
+		withheld = withheld_of(sk);
 	bpf_sk_release(sk);
-	return withheld ? withhold(skb, withheld) : 0;
+	if (!may_have(skb, &scratch->in, withheld) || !is_for_us(skb))
+		return 0;
+	return withhold(skb, withheld);
 }
 
 /* Notes the MSS of a server, for user space: our socket limits what it keeps of it to its own. */
@@ -168,16 +194,17 @@ __noinline int note_mss(struct __sk_buff *skb)
 /* Withholds from a SYN of our own what the client's leg does not have, and ECT from what must not have it. */
 __noinline int withhold_from_own(struct __sk_buff *skb)
 {
-	struct ls_handshake *handshake;
+	struct scratch *scratch = get_scratch();
 	struct bpf_sock *sk = skb->sk;
+	__u32 withheld;
 
-	if (!sk)
+	if (!scratch || !sk)
 		return 0;
 	sk = bpf_sk_fullsock(sk);
 	if (!sk)
 		return 0;
-	handshake = bpf_sk_storage_get(&handshakes, sk, 0, 0);
-	return handshake && handshake->withheld ? withhold(skb, handshake->withheld) : 0;
+	withheld = withheld_of(sk);
+	return may_have(skb, &scratch->in, withheld) ? withhold(skb, withheld) : 0;
 }
 
 /* Processes a packet of a peer that belongs to no flow. */

@@ -183,6 +183,11 @@ impl Dataplane {
         &self.maps.verdicts
     }
 
+    /// Returns the map of what is withheld from sockets' handshakes.
+    pub(crate) fn handshake_map(&self) -> &MapHandle {
+        &self.maps.handshakes
+    }
+
     /// Returns the pins of the instance.
     pub(crate) fn pins(&self) -> &Pins {
         &self.pins

@@ -141,6 +141,10 @@ impl Rules {
             .verdicts
             .reuse_fd(plane.verdict_map().as_fd())
             .map_err(&share)?;
+        open.maps
+            .handshakes
+            .reuse_fd(plane.handshake_map().as_fd())
+            .map_err(&share)?;
         // Headers that we include declare them; the program does not use them.
         for unused in [
             &mut open.maps.flows,

@@ -7,6 +7,8 @@ use libbpf_rs::{
     query::{ProgInfoIter, ProgInfoQueryOptions, ProgramInfo},
 };
 
+use longsplice_dataplane::rules::{Mark, Rules};
+
 use crate::support::{net::Net, plane::Plane};
 
 /// Most bytes of a chain of calls (`MAX_BPF_STACK`).
@@ -95,21 +97,22 @@ fn deepest(all: &[Function], from: usize) -> (usize, Vec<(usize, usize)>) {
 fn every_chain_of_calls_fits_the_stack_of_the_oldest_kernel() {
     let _net = Net::new();
     let plane = Plane::open();
-    let flows = format!("/sys/fs/bpf/longsplice-{}/flows", plane.instance);
-    let flows = MapHandle::from_pinned_path(flows)
-        .unwrap()
-        .info()
-        .unwrap()
-        .info
-        .id;
+    let _rules = Rules::load(&plane, Mark { value: 0, mask: 0 }).expect("the verifier takes it");
+    // The program of rules has no table of flows.
+    let shared = ["flows", "verdicts"].map(|name| {
+        let path = format!("/sys/fs/bpf/longsplice-{}/{name}", plane.instance);
+        MapHandle::from_pinned_path(path).unwrap().info().unwrap().info.id
+    });
     let options = ProgInfoQueryOptions::default()
         .include_xlated_prog_insns(true)
         .include_func_info(true)
         .include_map_ids(true);
     let ours: Vec<ProgramInfo> = ProgInfoIter::with_query_opts(options)
-        .filter(|program| program.map_ids.contains(&flows))
+        .filter(|program| shared.iter().any(|map| program.map_ids.contains(map)))
         .collect();
-    assert!(ours.iter().any(|program| program.name == "ingress"));
+    for name in ["ingress", "rules"] {
+        assert!(ours.iter().any(|program| program.name == name));
+    }
     for program in &ours {
         let (bytes, chain) = deepest(&functions(program), 0);
         println!("{:?}: {bytes} bytes: {chain:?}", program.name);

@@ -10,6 +10,7 @@ use socket2::{Domain, SockRef, Socket, Type};
 use crate::support::{
     choose,
     flow::OK,
+    net::{Net, OUR_MAC},
     options::{Opt, write},
     packet::*,
     plane::Plane,
@@ -227,6 +228,66 @@ fn what_is_no_syn_of_a_prepared_listener_stays_as_it_is() {
     let again = TcpListener::bind(to).expect("the address");
     expect(&plane, &plain, &plain);
     drop(again);
+}
+
+/// Names the interface where frames come in, their sender, a host beyond the other link, and this host.
+const DEVICE: &str = "a0";
+const CLIENT: &str = choose("198.18.1.2:4711", "[2001:db8:1::2]:4711");
+const BEYOND: &str = choose("198.18.2.2", "2001:db8:2::2");
+const OURS: &str = choose("198.18.1.1", "2001:db8:1::1");
+/// Network of which every address is this host's (AnyIP), and one of them.
+const ANY_IP: &str = choose("198.18.9.0/24", "2001:db8:9::/64");
+const ONE_OF_ANY: &str = choose("198.18.9.7", "2001:db8:9::7");
+
+/// A listener at the wildcard address is found for any destination, and gets the SYNs only that are for this host.
+#[test]
+fn a_syn_that_this_host_forwards_stays_as_it_is() {
+    let (net, plane) = (Net::new(), Plane::open());
+    net.ip(&format!("route add local {ANY_IP} dev lo"));
+    let listener = TcpListener::bind((choose("0.0.0.0", "::"), 0)).expect("a free port");
+    let port = listener.local_addr().expect("an address").port();
+    let withheld = Withheld {
+        terms: Terms::ALL,
+        accurate_ecn: true,
+        ect: false,
+    };
+    let to = |address: &str| {
+        let address: IpAddr = address.parse().expect("an address");
+        Packet {
+            dst_mac: OUR_MAC[0],
+            src: CLIENT.parse().expect("an address"),
+            flags: SYN | ECE | CWR,
+            reserved: AE,
+            ..syn((address, port).into(), write(&layouts()[0]))
+        }
+    };
+    for forwards in ["0", "1"] {
+        let family = choose("ipv4", "ipv6");
+        net.sysctl(&format!("{family}/conf/{DEVICE}/forwarding"), forwards);
+        plane.withhold(&listener, withheld).expect("an element");
+        let context = Context {
+            ifindex: net.ifindex(DEVICE),
+            ..Context::default()
+        };
+        for (address, is_ours) in [(OURS, true), (ONE_OF_ANY, true), (BEYOND, false)] {
+            let sent = to(address);
+            let changed = Packet {
+                flags: SYN,
+                reserved: 0,
+                options: without(&layouts()[0], Terms::ALL),
+                ..sent.clone()
+            };
+            let expected = if is_ours { &changed } else { &sent };
+            let ran = plane.run_in(Hook::Ingress, &sent.bytes(), context, 1);
+            let ran = ran.expect("a packet of this kind");
+            assert_eq!(ran.verdict, OK);
+            assert_frame(
+                &ran.packet,
+                &expected.bytes(),
+                &format!("{address}, forwarding {forwards}"),
+            );
+        }
+    }
 }
 
 #[test]

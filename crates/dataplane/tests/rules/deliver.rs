@@ -5,7 +5,11 @@ use std::{
     net::{SocketAddr, TcpListener},
 };
 
-use longsplice_core::rules::{Action, Match};
+use longsplice_core::{
+    rules::{Action, Match},
+    terms::Terms,
+};
+use longsplice_dataplane::Withheld;
 use socket2::{Domain, Socket, Type};
 
 use crate::{
@@ -13,6 +17,7 @@ use crate::{
     support::{
         flow::OK,
         icmp::{IcmpError, TOO_BIG, WHOLE_QUOTE},
+        options::{Opt, read, write},
         packet::{ACK, FRAGMENT, Packet, RST, SYN, tagged},
         tap::{Offload, Tap},
     },
@@ -149,23 +154,56 @@ fn send(ways: &Ways, tap: &Tap, frame: &[u8]) -> std::collections::BTreeMap<Stri
     after
 }
 
-#[test]
-fn a_connection_is_opened_and_followed() {
-    let ways = Ways::new(&[
-        rule(Match::default(), deliver()),
-        rule(to(&["0.0.0.0/0"]), Action::Follow),
-    ]);
+/// Puts the rules on `a0`, with routes that lead to this host by the mark. Returns the wire.
+fn watch(ways: &Ways) -> Tap {
     let delivery = "rule add priority 10 iif a0 fwmark 0x4c000000/0xff000000 lookup 77
          route add local default dev lo table 77";
     ways.net.ip(delivery);
     ways.net.ip_v6(delivery);
     ways.net
         .ip_v6("neighbour replace 2001:db8:1::2 lladdr 02:00:00:00:01:02 dev a0");
-    let listeners = WAYS.map(|w| listener(w[3]));
     let a0 = ways.net.ifindex("a0");
     let failed = ways.rules.watch(&BTreeSet::from([a0]));
     assert!(failed.is_empty(), "{failed:?}");
-    let tap = Tap::new(ways.net.ifindex("a1"));
+    Tap::new(ways.net.ifindex("a1"))
+}
+
+const SACK_PERMITTED: Opt = Opt::Other(4, Vec::new());
+
+#[test]
+fn a_listener_is_asked_for_no_more_than_it_may_agree_to() {
+    let ways = Ways::new(&[rule(Match::default(), deliver())]);
+    let listeners = WAYS.map(|w| listener(w[3]));
+    let tap = watch(&ways);
+    for (terms, port) in [(Terms::default(), 40_001), (Terms::ALL, 40_002)] {
+        let withheld = Withheld {
+            terms,
+            ..Withheld::default()
+        };
+        for ([client, to, ..], listener) in WAYS.into_iter().zip(&listeners) {
+            ways.plane.withhold(listener, withheld).unwrap();
+            let client = SocketAddr::new(client.parse::<SocketAddr>().unwrap().ip(), port).to_string();
+            let syn = Packet {
+                options: write(&[SACK_PERMITTED, Opt::Nop, Opt::Nop]),
+                ..frame(&client, to, SYN)
+            };
+            let opened = send(&ways, &tap, &syn.bytes());
+            assert_eq!(opened.get("opened"), Some(&1), "{opened:?}");
+            let answer = reply(&tap, &client);
+            let agreed = read(&answer[20..]).contains(&SACK_PERMITTED);
+            assert_eq!(agreed, !terms.sack, "{client}");
+        }
+    }
+}
+
+#[test]
+fn a_connection_is_opened_and_followed() {
+    let ways = Ways::new(&[
+        rule(Match::default(), deliver()),
+        rule(to(&["0.0.0.0/0"]), Action::Follow),
+    ]);
+    let listeners = WAYS.map(|w| listener(w[3]));
+    let tap = watch(&ways);
     for ([client, to, ..], listener) in WAYS.into_iter().zip(&listeners) {
         let opened = send(&ways, &tap, &frame(client, to, SYN).bytes());
         assert_eq!(opened.get("opened"), Some(&1), "{opened:?}");
@@ -226,11 +264,13 @@ fn fragment(packet: Packet, offset: u16, id: u8) -> Packet {
 /// Returns the SYN-ACK that the listener sends to the client.
 fn reply(tap: &Tap, client: &str) -> Vec<u8> {
     let offset = if client.starts_with('[') { 54 } else { 34 };
+    let port = client.parse::<SocketAddr>().unwrap().port().to_be_bytes();
     loop {
         let frame = tap.any().expect("a SYN-ACK");
         let ours =
             frame.len() > offset + 13 && frame[12..14] == if offset == 54 { [0x86, 0xdd] } else { [8, 0] };
-        if ours && frame[offset + 13] == SYN | ACK {
+        // An earlier client's is sent again.
+        if ours && frame[offset + 13] == SYN | ACK && frame[offset + 2..offset + 4] == port {
             return frame[offset..].to_vec();
         }
     }
