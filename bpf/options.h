@@ -90,8 +90,12 @@ enum parsed {
 #define NEXT_FRAGMENT	  44
 #define NEXT_DESTINATIONS 60
 
-/* Limits the extension headers: a packet with more of them is not ours. */
-#define MOST_EXTENSIONS 8
+/* Limits the offset of TCP: a packet that has it farther behind is not ours. */
+#define FARTHEST_TCP 0x7fff
+
+/* Exceeds the number of extension headers that fit before that offset. Linux has no limit: with a lower one
+ * here, further headers would evade a rule that drops. */
+#define MOST_EXTENSIONS (FARTHEST_TCP / 8 + 1)
 
 struct extension {
 	__u8 next;
@@ -146,7 +150,7 @@ __noinline enum parsed skip_extensions(struct __sk_buff *skb, struct headers *h,
 	if (!h)
 		return NOT_OURS;
 	bpf_loop(MOST_EXTENSIONS, skip_extension, &walk, 0);
-	if (walk.kind == NOT_OURS || walk.next != IPPROTO_TCP || walk.at > 0x7fff)
+	if (walk.kind == NOT_OURS || walk.next != IPPROTO_TCP || walk.at > FARTHEST_TCP)
 		return NOT_OURS;
 	h->l4 = walk.at;
 	return walk.kind;

@@ -62,7 +62,7 @@ static __always_inline __u32 quoted_tcp(struct __sk_buff *skb, const struct head
 	if (!is_extension(walk.next))
 		return 0;
 	bpf_loop(MOST_EXTENSIONS, skip_extension, &walk, 0);
-	return walk.kind == NOT_OURS || walk.next != IPPROTO_TCP || walk.at > 0x7fff ? 0 : walk.at;
+	return walk.kind == NOT_OURS || walk.next != IPPROTO_TCP || walk.at > FARTHEST_TCP ? 0 : walk.at;
 }
 
 /* Loads an error with its quote. Returns 0, or -1 if it cannot be about a segment of ours. */

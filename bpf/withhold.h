@@ -140,7 +140,8 @@ static __always_inline int begins(__u8 flags)
 	return (flags & (TCP_SYN | TCP_ACK | TCP_RST | TCP_FIN)) == TCP_SYN;
 }
 
-/* Returns whether a packet is for this host. Apart from its caller, whose stack it would share. */
+/* Returns whether a packet is for this host. The stack has no room for it within its caller, which calls
+ * withhold(). */
 __noinline int is_for_us(struct __sk_buff *skb)
 {
 	struct scratch *scratch = get_scratch();

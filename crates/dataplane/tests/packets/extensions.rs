@@ -24,6 +24,7 @@ fn with_extras(packet: &Packet) -> Vec<Packet> {
     };
     let record_route = [&[7, 39, 4][..], &[0; 37]].concat();
     let padding = (HOP_BY_HOP, vec![0, 1, 4, 0, 0, 0, 0]);
+    let many = (DESTINATIONS, padding.1.clone());
     let longer = (DESTINATIONS, [&[2, 1, 20][..], &[0; 20]].concat());
     let arrived = (ROUTING, [&[2, 4, 0, 0, 0, 0, 0][..], &[7; 16]].concat());
     let atomic = packet.fragment_at(0, false).extensions.remove(0);
@@ -36,6 +37,7 @@ fn with_extras(packet: &Packet) -> Vec<Packet> {
             v6(&[&atomic]),
             v6(&[&padding, &longer, &arrived, &atomic]),
             v6(&[&longer; 8]),
+            v6(&[&many; 100]),
         ],
     }
 }
