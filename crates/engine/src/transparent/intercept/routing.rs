@@ -17,8 +17,9 @@ use crate::{
 const PRIORITY: u32 = 10;
 /// Marks a rule or route as ours: a number that no other program is known to use (`/etc/iproute2/rt_protos`).
 const PROTOCOL: RouteProtocol = RouteProtocol::Other(0x4c);
-/// First number of our tables; the instance's name selects one.
-const TABLES: u32 = 0x4c53_0000;
+/// First number of our tables; the lower bits are the hash of the instance's name. With 30 of them, a pair of instances has
+/// one table by a chance of 1 in 10⁹, and the numbers are positive for programs that read them as signed.
+const TABLES: u32 = 1 << 30;
 /// Interface index of the loopback, in every namespace.
 const LOOPBACK: u32 = 1;
 
@@ -286,12 +287,13 @@ fn address_family(family: Family) -> AddressFamily {
     }
 }
 
-/// Returns the table of an instance, always the same for a name (FNV-1a of its name, folded to 16 bits).
+/// Returns the table of an instance, always the same for a name (FNV-1a of its name, folded to 30 bits). Two instances must
+/// not share one: each removes what it finds there.
 fn table_of(instance: &str) -> u32 {
     let hash = instance.bytes().fold(0x811c_9dc5_u32, |h, b| {
         (h ^ u32::from(b)).wrapping_mul(0x0100_0193)
     });
-    TABLES | (hash >> 16 ^ hash) & 0xffff
+    TABLES | (hash >> 30 ^ hash) & (TABLES - 1)
 }
 
 /// Returns an empty list for a kernel without IPv6.
@@ -366,8 +368,20 @@ mod tests {
         assert_eq!(table_of("default"), table_of("default"));
         assert_ne!(table_of("default"), table_of("other"));
         for name in ["", "default", "a"] {
-            assert_eq!(table_of(name) & 0xffff_0000, TABLES);
+            assert_eq!(table_of(name) & !(TABLES - 1), TABLES);
         }
+    }
+
+    #[test]
+    fn three_thousand_instances_share_no_table() {
+        let names = || (0..3000).map(|number| format!("ra-i{number}"));
+        let tables: BTreeSet<u32> = names().map(|name| table_of(&name)).collect();
+        assert_eq!(tables.len(), names().count());
+        assert_ne!(
+            table_of("ra-i39"),
+            table_of("ra-i48"),
+            "16 bits of the hash are the same"
+        );
     }
 
     #[test]
