@@ -12,6 +12,7 @@ use crate::{
     clsact::{self, Filter},
     error::Error,
     hook::Position,
+    links,
     order::{self, Foreign},
     pins::{self, Pins, owned},
 };
@@ -54,11 +55,13 @@ impl Programs {
         Ok(())
     }
 
-    /// Returns the programs of others that stand before ours on an interface.
+    /// Returns the programs of others that stand before ours on an interface. There are none where ours is absent, as an
+    /// interface has those for its framing only.
     pub(crate) fn before(&self, ifindex: u32) -> io::Result<Vec<Foreign>> {
         let mut all = Vec::new();
         for (hook, program) in self.hooks() {
-            all.extend(order::before(order::number(program)?, ifindex, hook)?);
+            let before = order::before(order::number(program)?, ifindex, hook)?;
+            all.extend(before.into_iter().flatten());
         }
         Ok(all)
     }
@@ -79,6 +82,25 @@ impl Programs {
             pins.unpin(&pins.link(ifindex, RULES));
         }
     }
+}
+
+/// Returns true if the pinned programs of an interface still stand at its hooks, by links or as filters. Another tool may
+/// have removed the qdisc, or detached a link by force.
+///
+/// # Errors
+/// Returns those of the system: a pin or the interface may be gone.
+pub(crate) fn are_attached(pins: &Pins, ifindex: u32) -> io::Result<bool> {
+    for hook in HOOKS {
+        let pin = pins.link(ifindex, hook.0);
+        let is_there = match links::program_of(&pin)? {
+            Some(ours) => order::has(ours, ifindex, hook)?,
+            None => filter(ifindex, hook.0, Position::First, pins).has(pins::open(&pin)?.as_fd())?,
+        };
+        if !is_there {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Keeps the program of rules attached to the ingress of an interface, behind other programs, for as long as this value
@@ -108,6 +130,18 @@ impl Attached {
             pins.pin(program, pins.link(ifindex, RULES)).map_err(failed)?;
         }
         Ok(attached)
+    }
+
+    /// Returns true if the program still stands at the hook ([`are_attached`]).
+    ///
+    /// # Errors
+    /// Returns those of the system: the interface may be gone.
+    pub(crate) fn is_there(&self) -> io::Result<bool> {
+        let program = self.program.as_fd();
+        match self.link {
+            Some(_) => order::has(order::number(program)?, self.ifindex, INGRESS),
+            None => filter(self.ifindex, INGRESS.0, Position::Last, &self.pins).has(program),
+        }
     }
 }
 

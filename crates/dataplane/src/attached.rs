@@ -13,6 +13,9 @@ use crate::{
 /// Reason that the order is not seen where pins hold programs, not links.
 const FILTERS: &str = "attached as filters, whose order is not looked at (Linux before 6.6)";
 
+/// Reason that the order is not seen where another tool has detached a link by force.
+const ABSENT: &str = "our program has been taken off the interface";
+
 /// Order of programs on the interfaces to which instances are attached.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct InstancesOrder {
@@ -31,7 +34,9 @@ pub fn before_instances() -> InstancesOrder {
         for hook in HOOKS {
             for ifindex in pins.interfaces(hook.0) {
                 let found = match links::program_of(&pins.link(ifindex, hook.0)) {
-                    Ok(Some(ours)) => order::before(ours, ifindex, hook).map_err(|e| e.to_string()),
+                    Ok(Some(ours)) => order::before(ours, ifindex, hook)
+                        .map_err(|e| e.to_string())
+                        .and_then(|before| before.ok_or_else(|| ABSENT.into())),
                     Ok(None) => Err(FILTERS.into()),
                     Err(e) => Err(e.to_string()),
                 };

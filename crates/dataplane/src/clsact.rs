@@ -3,11 +3,11 @@
 //! A filter stays when the process ends, as a pinned link does. It has no file of its own, so its program is pinned in
 //! the link's place, for a successor to find the interface. The qdisc stays behind: other programs may use it, too.
 
-use std::{env, ffi::OsStr, os::fd::BorrowedFd};
+use std::{env, ffi::OsStr, io, os::fd::BorrowedFd};
 
-use libbpf_rs::{TC_EGRESS, TC_INGRESS, TcAttachPoint, TcHookBuilder};
+use libbpf_rs::{ErrorKind, TC_EGRESS, TC_INGRESS, TcAttachPoint, TcHookBuilder};
 
-use crate::hook::Position;
+use crate::{hook::Position, order};
 
 /// Priority of our filters: behind those that operators number by hand, before those that the kernel numbers (49152 and
 /// down).
@@ -49,6 +49,19 @@ impl Filter {
         let mut hook = self.hook(program);
         hook.create()?;
         hook.attach().map(drop)
+    }
+
+    /// Returns true if the filter is there, with this program.
+    ///
+    /// # Errors
+    /// Returns those of the kernel: the interface may be gone.
+    pub(crate) fn has(&self, program: BorrowedFd<'_>) -> io::Result<bool> {
+        match self.hook(program).query() {
+            Ok(id) => Ok(id == order::number(program)?),
+            // The kernel answers "invalid" without the qdisc or its chain.
+            Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::InvalidInput) => Ok(false),
+            Err(e) => Err(io::Error::other(e)),
+        }
     }
 
     /// Removes the filter. Ignores errors: there may be none, or the interface may be gone. `program` may be any.

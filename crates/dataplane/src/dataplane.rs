@@ -25,7 +25,7 @@ pub use rulings::{RuledCounts, Ruling};
 
 use crate::{
     abi::{Leg, PerSide, Side},
-    attach::Programs,
+    attach::{self, Programs},
     bare::{Bare, Framing},
     error::Error,
     events::Event,
@@ -211,6 +211,15 @@ impl Dataplane {
             Framing::Bare => self.bare.programs(&self.pins, &self.maps.handshakes)?,
         };
         programs.attach(&self.pins, ifindex)
+    }
+
+    /// Returns true if the programs still stand on a watched interface. Another tool may take them off: [`Dataplane::attach`]
+    /// puts them back.
+    ///
+    /// # Errors
+    /// Returns those of the system: the interface may be gone.
+    pub fn is_attached(&self, ifindex: u32) -> io::Result<bool> {
+        attach::are_attached(&self.pins, ifindex)
     }
 
     /// Returns the programs of others that stand before ours on a watched interface.

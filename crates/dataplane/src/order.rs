@@ -8,7 +8,7 @@ use std::{
 
 use libbpf_rs::libbpf_sys;
 
-use crate::{links, pins::owned};
+use crate::{attach::Hook, links, pins::owned};
 
 /// Maximum number of programs at a hook: `BPF_MPROG_MAX` (linux/bpf_mprog.h).
 const MOST: usize = 64;
@@ -35,20 +35,21 @@ struct Identity {
     name: String,
 }
 
-/// Returns the programs that stand before ours at a tcx hook of this kind of an interface. Those of other instances pass on
-/// what is not theirs, and are left out: links of theirs are pinned, or the instructions are the same. A kernel without tcx
-/// has none.
+/// Returns the programs that stand before ours at a tcx hook of this kind of an interface; `None`: ours is absent there.
+/// Those of other instances pass on what is not theirs, and are left out: links of theirs are pinned, or the instructions
+/// are the same. On a kernel without tcx ours is absent.
 ///
 /// Without CAP_SYS_ADMIN programs are seen by their numbers alone: their name is [`UNKNOWN`] then.
-pub(crate) fn before(ours: u32, ifindex: u32, (hook, kind): (&'static str, u32)) -> io::Result<Vec<Foreign>> {
+pub(crate) fn before(ours: u32, ifindex: u32, (hook, kind): Hook) -> io::Result<Option<Vec<Foreign>>> {
     let ids = match query(ifindex, kind) {
-        Err(e) if matches!(e.raw_os_error(), Some(libc::EINVAL | libc::ENODEV)) => return Ok(Vec::new()),
+        Err(e) if matches!(e.raw_os_error(), Some(libc::EINVAL | libc::ENODEV)) => return Ok(None),
         ids => ids?,
     };
-    let place = ids.iter().position(|&id| id == ours).unwrap_or_default();
-    if place == 0 {
-        return Ok(Vec::new());
-    }
+    let place = match ids.iter().position(|&id| id == ours) {
+        Some(0) => return Ok(Some(Vec::new())),
+        Some(place) => place,
+        None => return Ok(None),
+    };
     let of_instances = links::programs();
     let tag = open(ours)
         .and_then(|ours| identity(ours.as_fd()))
@@ -66,7 +67,12 @@ pub(crate) fn before(ours: u32, ifindex: u32, (hook, kind): (&'static str, u32))
         };
         foreign.push(Foreign { hook, id, name });
     }
-    Ok(foreign)
+    Ok(Some(foreign))
+}
+
+/// Returns true if a program stands at a tcx hook of this kind of an interface.
+pub(crate) fn has(program: u32, ifindex: u32, (_, kind): Hook) -> io::Result<bool> {
+    Ok(query(ifindex, kind)?.contains(&program))
 }
 
 /// Returns the number of a program.

@@ -3,9 +3,12 @@
 use std::net::{SocketAddr, TcpListener};
 
 use longsplice_lab::{Line, Namespace};
-use longsplice_tests::{Config, Daemon, Pair, veth_line};
+use longsplice_tests::{Config, Daemon, Pair, soon, veth_line};
 
 const BYTES: u64 = 4 << 20;
+
+/// Rule for the forwarder's interface toward the client.
+const RULE: &str = "[[rule]]\nname = \"seen\"\ninterface = \"f0\"\naction = \"count\"\n";
 
 /// Starts a daemon whose programs are filters, with a listener at a port for a target.
 fn daemon(net: &Line, port: u16, target: SocketAddr) -> Daemon {
@@ -90,13 +93,47 @@ fn two_instances_stand_side_by_side() {
     theirs.close();
 }
 
+/// Many tools remove the qdisc when they end, with the filters of all others.
+#[test]
+fn filters_that_another_tool_removes_are_put_back() {
+    let net = veth_line("clsact-taken", Default::default());
+    let listener = target(&net);
+    let daemon = daemon(&net, 8080, listener.local_addr().unwrap());
+    let loaded = daemon.load_rules(RULE);
+    assert!(loaded.status.success(), "{loaded:?}");
+    connect(&net, &daemon, 8080, &listener).close();
+    let removal = net
+        .forwarder
+        .command("tc")
+        .args(["qdisc", "del", "dev", "f0", "clsact"])
+        .output()
+        .unwrap();
+    assert!(removal.status.success(), "{removal:?}");
+    let says = "taken the programs off this interface";
+    soon("the log to tell that they were taken off", || {
+        daemon.log().contains(says)
+    });
+    soon("all filters to be there again", || {
+        ["ingress", "egress"].map(|hook| filters(&net.forwarder, hook)) == [2, 1]
+    });
+    let log = daemon.log();
+    let line = log.lines().find(|line| line.contains(says)).unwrap();
+    assert!(line.contains("f0"), "{line}");
+    let seen = daemon.rules().rules[0].packets;
+    let mut pair = connect(&net, &daemon, 8080, &listener);
+    pair.exchange(BYTES);
+    pair.close();
+    daemon.wait_reaped();
+    assert!(daemon.rules().rules[0].packets > seen, "the rules look on");
+    assert_eq!(daemon.log().matches(says).count(), 1, "{}", daemon.log());
+}
+
 #[test]
 fn rules_of_a_killed_daemon_end_with_the_next_one() {
     let net = veth_line("clsact-rules", Default::default());
     let listener = target(&net);
     let mut daemon = daemon(&net, 8080, listener.local_addr().unwrap());
-    let rule = "[[rule]]\nname = \"seen\"\ninterface = \"f0\"\naction = \"count\"\n";
-    let loaded = daemon.load_rules(rule);
+    let loaded = daemon.load_rules(RULE);
     assert!(loaded.status.success(), "{loaded:?}");
     assert_eq!(filters(&net.forwarder, "ingress"), 2);
     let mut pair = connect(&net, &daemon, 8080, &listener);
@@ -113,7 +150,7 @@ fn rules_of_a_killed_daemon_end_with_the_next_one() {
     pair.close();
     daemon.wait_reaped();
     // A daemon that ends in order removes them.
-    let loaded = daemon.load_rules(rule);
+    let loaded = daemon.load_rules(RULE);
     assert!(loaded.status.success(), "{loaded:?}");
     assert_eq!(filters(&net.forwarder, "ingress"), 2);
     daemon.terminate();

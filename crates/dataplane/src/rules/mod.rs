@@ -320,6 +320,22 @@ impl Rules {
         failed
     }
 
+    /// Attaches the program again to interfaces that another tool has taken it off. Returns those, with the reason that it
+    /// could not be: such an interface is no longer watched.
+    pub fn put_back(&self) -> Vec<(u32, Result<(), Error>)> {
+        let mut state = self.state.lock();
+        let is_gone = |attached: &mut Attached| !attached.is_there().unwrap_or(true);
+        // End the old ones first: the filter that one removes at its end has the name of the new one.
+        let gone = state.attached.extract_if(|_, attached| is_gone(attached));
+        let gone: Vec<u32> = gone.map(|(ifindex, _)| ifindex).collect();
+        let mut put = |ifindex| {
+            let attached = Attached::last(self.program.as_fd(), ifindex, &self.pins)?;
+            state.attached.insert(ifindex, attached);
+            Ok(())
+        };
+        gone.into_iter().map(|ifindex| (ifindex, put(ifindex))).collect()
+    }
+
     /// Returns the interfaces whose packets are looked at.
     pub fn watched(&self) -> BTreeSet<u32> {
         self.state.lock().attached.keys().copied().collect()

@@ -5,7 +5,7 @@ use std::{
     os::fd::{AsRawFd, FromRawFd, OwnedFd},
 };
 
-use libbpf_rs::libbpf_sys;
+use libbpf_rs::{Link, libbpf_sys};
 use longsplice_dataplane::{Framing, Side, before_instances};
 
 use crate::support::{
@@ -98,4 +98,25 @@ fn a_program_before_ours_stops_a_flow_and_is_seen() {
     assert_eq!(unsafe { libbpf_sys::bpf_link_detach(first.as_raw_fd()) }, 0);
     assert!(before().is_empty());
     assert!(passes());
+}
+
+/// Detaches each of our links by force, as `bpftool link detach` does: its pin stays.
+#[test]
+fn a_link_that_is_detached_by_force_is_missed_and_attached_again() {
+    let flow = Flow::detached(Plan::default());
+    let ifindex = flow.ifindex(Side::Client);
+    let attach = || flow.plane.attach(ifindex, Framing::Ethernet).expect("attached");
+    let is_attached = || flow.plane.is_attached(ifindex).expect("told");
+    attach();
+    for hook in ["ingress", "egress"] {
+        assert!(is_attached(), "{hook}");
+        let pins = format!("/sys/fs/bpf/longsplice-{}/links", flow.plane.instance);
+        let link = Link::open(format!("{pins}/{ifindex}-{hook}")).expect("a link");
+        link.detach().expect("it is attached");
+        assert!(!is_attached(), "{hook}");
+        let unseen = before_instances().unseen;
+        assert!(unseen[&ifindex].contains("taken off"), "{unseen:?}");
+        attach();
+    }
+    assert!(is_attached());
 }

@@ -115,6 +115,8 @@ fn round(context: &Context, kernel: &Kernel) -> Duration {
         tracing::warn!(%error, "route look-ups may fail");
     }
     context.pinning.look(plane);
+    context.interfaces.look(plane);
+    context.rules.look();
     context.order.look(plane, &context.interfaces);
     plane.look_for_neighbours();
     context.xdp.look_again(plane, context.config.xdp_mode);

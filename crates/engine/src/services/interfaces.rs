@@ -9,7 +9,7 @@ use std::{
 use futures_util::TryStreamExt;
 use longsplice_dataplane::{Dataplane, Framing};
 use nix::net::if_::if_indextoname;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use rtnetlink::{
     Handle,
     packet_route::link::{InfoPortKind, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType},
@@ -43,10 +43,7 @@ impl Links {
     /// Returns true if an interface is there that the kernel has not listed: the list comes in parts, and another interface
     /// may go in between.
     fn lacks(&self, ifindex: u32) -> bool {
-        !self.by_index.contains_key(&ifindex)
-            && !self.others.contains(&ifindex)
-            // Without an interface, nix returns an empty name.
-            && if_indextoname(ifindex).is_ok_and(|name| !name.is_empty())
+        !self.by_index.contains_key(&ifindex) && !self.others.contains(&ifindex) && is_present(ifindex)
     }
 
     /// Returns the names of the interfaces with Ethernet headers that are up, by index.
@@ -66,26 +63,43 @@ impl Links {
     }
 }
 
+/// Interface on which the programs were put.
+#[derive(Debug, Clone)]
+struct Watched {
+    name: String,
+    framing: Framing,
+    /// False after another tool has taken the programs off, until they are back.
+    is_attached: bool,
+}
+
 /// Holds the interfaces that have the programs.
 #[derive(Debug, Default)]
 pub(crate) struct Interfaces {
-    watched: RwLock<HashMap<u32, String>>,
+    watched: RwLock<HashMap<u32, Watched>>,
+    /// Held by the one that attaches or detaches programs.
+    change: Mutex<()>,
 }
 
 impl Interfaces {
     /// Returns true if the programs are on an interface.
     pub(crate) fn has(&self, ifindex: u32) -> bool {
-        self.watched.read().contains_key(&ifindex)
+        let watched = self.watched.read();
+        watched.get(&ifindex).is_some_and(|link| link.is_attached)
     }
 
     /// Returns the interfaces with the programs, by index.
     pub(crate) fn watched(&self) -> HashMap<u32, String> {
-        self.watched.read().clone()
+        let watched = self.watched.read();
+        let attached = watched.iter().filter(|(_, link)| link.is_attached);
+        attached
+            .map(|(index, link)| (*index, link.name.clone()))
+            .collect()
     }
 
     /// Puts the programs on the interfaces that are up, of those in `only` if it is given, and on no ports. An interface that is
-    /// down keeps them: segments may come in as soon as it is up again. One call at a time.
+    /// down keeps them: segments may come in as soon as it is up again.
     pub(crate) fn follow(&self, plane: &Dataplane, only: Option<&[String]>, links: &Links) {
+        let _change = self.change.lock();
         let chosen = |link: &Link| !link.is_port && only.is_none_or(|only| only.contains(&link.name));
         // Never hold this lock over a system call: each assessment of a pair takes it.
         let watched = || self.watched.write();
@@ -96,9 +110,9 @@ impl Interfaces {
                 continue;
             }
             // Remove it first: no pair is spliced by it from now on.
-            let name = watched().remove(&ifindex);
+            let removed = watched().remove(&ifindex);
             plane.detach(ifindex);
-            if let Some(name) = name {
+            if let Some(Watched { name, .. }) = removed {
                 tracing::info!(interface = name, "no longer watched");
             }
         }
@@ -107,13 +121,19 @@ impl Interfaces {
             .iter()
             .filter(|(_, link)| link.is_up && chosen(link));
         for (&ifindex, Link { name, framing, .. }) in wanted {
-            if watched().contains_key(&ifindex) {
+            if let Some(known) = watched().get_mut(&ifindex) {
+                known.name.clone_from(name);
                 continue;
             }
             match plane.attach(ifindex, *framing) {
                 Ok(()) => {
                     tracing::info!(interface = name, ifindex, "watched");
-                    watched().insert(ifindex, name.clone());
+                    let link = Watched {
+                        name: name.clone(),
+                        framing: *framing,
+                        is_attached: true,
+                    };
+                    watched().insert(ifindex, link);
                 }
                 Err(error) => {
                     tracing::warn!(interface = name, %error, "cannot be watched: its pairs are relayed")
@@ -121,6 +141,52 @@ impl Interfaces {
             }
         }
     }
+
+    /// Puts back the programs that another tool has taken off an interface, and logs that once. Until they are back, pairs
+    /// over it are relayed.
+    pub(crate) fn look(&self, plane: &Dataplane) {
+        let _change = self.change.lock();
+        let watched = self.watched.read().clone();
+        for (ifindex, link) in watched {
+            // An error leaves the state as it was: pins that are gone are put back elsewhere.
+            let is_attached = plane.is_attached(ifindex).unwrap_or(link.is_attached);
+            // An interface loses its programs when it goes: that is not another tool's doing.
+            if link.is_attached && is_attached || !is_present(ifindex) {
+                continue;
+            }
+            self.note_attached(ifindex, false);
+            match plane.attach(ifindex, link.framing) {
+                Ok(()) => {
+                    self.note_attached(ifindex, true);
+                    tracing::warn!(
+                        interface = link.name,
+                        "another tool had taken the programs off this interface (by removing its qdisc, or by force): they \
+                         are attached again. Flows that were spliced over it may have been reset"
+                    );
+                }
+                Err(error) if link.is_attached => tracing::warn!(
+                    interface = link.name,
+                    %error,
+                    "another tool has taken the programs off this interface, and they cannot be attached again: new \
+                     connections over it are relayed. It is tried again each second"
+                ),
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Notes whether a watched interface has the programs.
+    fn note_attached(&self, ifindex: u32, is_attached: bool) {
+        if let Some(link) = self.watched.write().get_mut(&ifindex) {
+            link.is_attached = is_attached;
+        }
+    }
+}
+
+/// Returns true if this network namespace has an interface of this number.
+fn is_present(ifindex: u32) -> bool {
+    // Without an interface, nix returns an empty name.
+    if_indextoname(ifindex).is_ok_and(|name| !name.is_empty())
 }
 
 /// Returns true if flows can be spliced over an interface of this type (`ARPHRD_…` of linux/if_arp.h).

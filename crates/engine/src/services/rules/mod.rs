@@ -17,6 +17,7 @@ use longsplice_dataplane::{
     Dataplane, Leg,
     rules::{Counters, Rules},
 };
+use nix::net::if_::if_indextoname;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
@@ -197,6 +198,29 @@ impl Keeper {
         match done {
             Ok(()) => state.resolved = resolved,
             Err(error) => tracing::warn!(%error, "rules cannot follow a change of interfaces"),
+        }
+    }
+
+    /// Puts back the program that another tool has taken off an interface, and logs that.
+    pub(crate) fn look(&self) {
+        let Some(loaded) = self.state.lock().loaded.clone() else {
+            return;
+        };
+        for (ifindex, put) in loaded.put_back() {
+            let interface = if_indextoname(ifindex).unwrap_or_default();
+            match put {
+                Ok(()) => tracing::warn!(
+                    ?interface,
+                    "another tool had taken the rules off this interface (by removing its qdisc, or by force): they are \
+                     attached again. Packets passed them until now"
+                ),
+                Err(error) => tracing::warn!(
+                    ?interface,
+                    %error,
+                    "another tool has taken the rules off this interface, and they cannot be attached again: packets pass \
+                     them. The next change of interfaces brings another trial"
+                ),
+            }
         }
     }
 
