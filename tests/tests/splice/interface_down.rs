@@ -176,3 +176,16 @@ fn come_and_go(nodes: impl Fn() -> Line) {
         daemon.wait_reaped();
     }
 }
+
+#[test]
+fn a_renamed_interface_is_shown_by_its_present_name() {
+    let bed = Bed::new("interface-renamed", Policy::DETACHED);
+    ip(&bed.net.forwarder, "link set f0 name wan0");
+    soon("the new name to be shown", || {
+        watched(&bed).iter().any(|name| name == "wan0")
+    });
+    assert!(!watched(&bed).contains(&"f0".to_owned()), "{:?}", watched(&bed));
+    let mut pair = bed.connect_spliced("detached");
+    pair.exchange(BYTES);
+    pair.close();
+}
