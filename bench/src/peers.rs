@@ -3,6 +3,7 @@
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -158,7 +159,8 @@ fn start_nginx(
     start(room, at, command, name, listen)
 }
 
-/// Writes a configuration to a directory of its own (`@DIR@`), with an address (`@LISTEN@`), its other `@NAMES@` replaced by
+/// Writes a configuration to a directory of its own (`@DIR@`), with an address (`@LISTEN@`) and the number of its processors
+/// (`@WORKERS@`), its other `@NAMES@` replaced by
 /// values.
 fn configuration(
     room: &Room,
@@ -169,7 +171,10 @@ fn configuration(
 ) -> Result<PathBuf> {
     let dir = room.file(&format!("peer-{}", room.number()));
     fs::create_dir(&dir).with_context(|| format!("make {}", dir.display()))?;
+    // It counts those that this thread is pinned to.
+    let workers = thread::available_parallelism().map_or(1, usize::from);
     let mut text = template
+        .replace("@WORKERS@", &workers.to_string())
         .replace("@DIR@", &dir.display().to_string())
         .replace("@LISTEN@", &listen.to_string());
     for (name, value) in values {

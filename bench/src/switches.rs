@@ -178,7 +178,7 @@ impl Rig<'_> {
             }
             Switch::Splicing | Switch::Eager | Switch::Relaying => (Some(self.longsplice(switch, at)?), None),
             Switch::HaProxyHttp => peer(peers::haproxy_http(room, middle, at, to)?),
-            Switch::HaProxyTcp => peer(peers::haproxy(room, middle, at, to, Bytes::Auto)?),
+            Switch::HaProxyTcp => peer(peers::haproxy(room, middle, at, to, Bytes::Splice)?),
             Switch::Nginx => peer(peers::nginx_proxy(room, middle, at, to)?),
         };
         Ok(Standing { at, daemon, peer })

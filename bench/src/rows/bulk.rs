@@ -12,13 +12,19 @@ use crate::row::Row;
 /// The whole machine's, both ends included.
 const CPU: &str = "CPU s per GB of the whole machine";
 
+/// Rows of the stream without offloads, and their targets.
+pub(crate) const WIRE_SIZE: [(Row, Target); 2] = [
+    (Row::splice(4), Target::AtLeast { must: 0.95, aim: 1.1 }),
+    (Row::translation(4), Target::AtLeast { must: 1.0, aim: 1.15 }),
+];
+
 /// Measures rows 1 and 2.
 pub(super) fn with_offloads(scope: &Scope<'_>) -> Result<Results> {
     let contenders = [
         Contender::Router,
         Contender::Spliced,
         Contender::Relay,
-        Contender::HaProxy,
+        Contender::HaProxySplice,
         Contender::Nginx,
         Contender::HaProxyCopy,
         Contender::NginxDefault,
@@ -31,8 +37,9 @@ pub(super) fn with_offloads(scope: &Scope<'_>) -> Result<Results> {
         .into_iter()
         .map(describe)
         .collect::<Result<_>>()?;
-    let [spliced, haproxy, nginx] = [spliced, haproxy, nginx].map(|one| one.contender.title());
-    let beside_peers = Comparison::of(Target::AtLeast { must: 1.9, aim: 2.2 }, spliced, GBPS);
+    let peers = [haproxy, nginx, copying, small].map(|one| one.contender.title());
+    let target = Target::AtLeast { must: 1.9, aim: 2.2 };
+    let beside_peers = Comparison::of(target, spliced.contender.title(), GBPS).to(peers);
     Ok(results(&series)
         .find(ratio(
             Row::splice(1),
@@ -42,8 +49,8 @@ pub(super) fn with_offloads(scope: &Scope<'_>) -> Result<Results> {
         )?)
         .find(Finding::new(
             Row::splice(2),
-            "the same / best of HAProxy (splice) and nginx stream",
-            beside_peers.to([haproxy, nginx]),
+            "the same / best of HAProxy (splicing, copying) and nginx stream (large buffers, small ones)",
+            beside_peers,
             beside.join("; "),
         )))
 }
@@ -51,13 +58,9 @@ pub(super) fn with_offloads(scope: &Scope<'_>) -> Result<Results> {
 /// Measures rows 4 and 4.4: one measure, of which the later issue demands more.
 pub(super) fn without_offloads(scope: &Scope<'_>) -> Result<Results> {
     let series = measure(scope, false, &[Contender::Router, Contender::Spliced])?;
-    let targets = [
-        (Row::splice(4), Target::AtLeast { must: 0.95, aim: 1.1 }),
-        (Row::translation(4), Target::AtLeast { must: 1.0, aim: 1.15 }),
-    ];
     let name = "offloads off (wire-size segments), spliced / kernel router";
     let mut all = results(&series);
-    for (row, target) in targets {
+    for (row, target) in WIRE_SIZE {
         all = all.find(ratio(row, name, target, &series)?);
     }
     Ok(all)

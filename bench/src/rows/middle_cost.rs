@@ -21,7 +21,7 @@ const CONTENDERS: [Contender; 6] = [
     Contender::Spliced,
     Contender::Relay,
     Contender::Nginx,
-    Contender::HaProxy,
+    Contender::HaProxySplice,
     Contender::HaProxyCopy,
 ];
 
