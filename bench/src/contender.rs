@@ -134,6 +134,19 @@ impl Standing<'_> {
             .status()
     }
 
+    /// Checks that all of so many connections are taken over and stay so, if that is the contender's work.
+    pub(crate) fn all_kept(&self, contender: Contender, connections: usize) -> Result<()> {
+        if contender != Contender::TakenOver {
+            return Ok(());
+        }
+        let status = self.status()?.accelerator.context("it is an accelerator")?;
+        ensure!(
+            status.taken_over_total as usize >= connections && status.released_total == 0,
+            "{connections} connections should be taken over and stay so: {status:?}"
+        );
+        Ok(())
+    }
+
     /// Returns the number of connections of the stream that were spliced, if the contender splices: none where only one
     /// of iperf3's two was, which may be that without the bytes.
     pub(crate) fn splices(&self) -> Result<Option<u64>> {

@@ -77,6 +77,7 @@ pub(super) fn measure(
     let open_seconds = watch.seconds();
     held.close()?;
     let whole = watch.stop(background)?.seen()?;
+    standing.all_kept(contender, connections)?;
     Ok(Batch {
         contender,
         connections,

@@ -2,11 +2,11 @@
 //!
 //! It is measured as in row 10: what the same connections cost through the kernel's router is subtracted.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::Result;
 
 use super::super::Scope;
 use super::super::memory::{BYTES, Sample, in_turn, kernel, measure, per_connection, series};
-use crate::contender::{Contender, Standing};
+use crate::contender::Contender;
 use crate::report::{Comparison, Finding, Results, Target};
 use crate::row::Row;
 
@@ -21,23 +21,10 @@ pub(in crate::rows) fn run(scope: &Scope<'_>) -> Result<Results> {
     let (connections, rounds) = scope.count((4000, 3), (500, 1));
     let all = in_turn(&CONTENDERS, Contender::title, rounds, |contender| {
         measure(scope, contender, connections, |standing, count| {
-            are_kept(standing, contender, count)
+            standing.all_kept(contender, count)
         })
     })?;
     judge(&all, connections)
-}
-
-/// Checks that all of so many connections are taken over, if that is the contender's work.
-fn are_kept(standing: &Standing<'_>, contender: Contender, connections: usize) -> Result<()> {
-    if contender != Contender::TakenOver {
-        return Ok(());
-    }
-    let status = standing.status()?.accelerator.context("it is an accelerator")?;
-    ensure!(
-        status.taken_over_total as usize >= connections && status.released_total == 0,
-        "{connections} connections should be taken over and stay so: {status:?}"
-    );
-    Ok(())
 }
 
 fn judge(all: &[Sample<Contender>], connections: usize) -> Result<Results> {
