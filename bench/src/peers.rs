@@ -171,7 +171,7 @@ fn configuration(
 ) -> Result<PathBuf> {
     let dir = room.file(&format!("peer-{}", room.number()));
     fs::create_dir(&dir).with_context(|| format!("make {}", dir.display()))?;
-    // It counts those that this thread is pinned to.
+    // Count the processors that this thread may run on.
     let workers = thread::available_parallelism().map_or(1, usize::from);
     let mut text = template
         .replace("@WORKERS@", &workers.to_string())

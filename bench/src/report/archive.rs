@@ -5,7 +5,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 
-use super::finding::{Finding, Results};
+use super::amend::amend;
+use super::finding::{Finding, Outcome, Results};
 use super::run::Run;
 use crate::row::Row;
 
@@ -33,12 +34,13 @@ impl Archive {
         let mut runs = Vec::new();
         for entry in fs::read_dir(dir).with_context(|| format!("list {}", dir.display()))? {
             let path = entry?.path();
-            let run = Run::read(&path)?;
+            let mut run = Run::read(&path)?;
             ensure!(
                 !run.quick,
                 "{} is a shortened run: its figures only show that the harness works",
                 path.display()
             );
+            run.experiments.iter_mut().for_each(amend);
             let name = path
                 .file_name()
                 .unwrap_or_default()
@@ -64,9 +66,23 @@ impl Archive {
         &self.runs
     }
 
-    /// Returns the newest run that has a row, with the results of the row's experiment.
+    /// Returns the newest run that has measured a row, with the results of the row's experiment; the newest one that
+    /// failed to if none has.
     pub(crate) fn latest(&self, row: Row) -> Option<(&Filed, &Results)> {
-        let has = |results: &&Results| results.findings.iter().any(|finding| finding.row == row);
+        self.measured(row).or_else(|| self.newest(row, |_| true))
+    }
+
+    /// Returns the newest run that has measured a row, with the results of the row's experiment.
+    pub(crate) fn measured(&self, row: Row) -> Option<(&Filed, &Results)> {
+        self.newest(row, |finding| matches!(finding.outcome, Outcome::Measured(_)))
+    }
+
+    /// Returns the newest run with such a finding of a row, and the results of the row's experiment.
+    fn newest(&self, row: Row, is_such: fn(&Finding) -> bool) -> Option<(&Filed, &Results)> {
+        let has = |results: &&Results| {
+            let mut findings = results.findings.iter();
+            findings.any(|finding| finding.row == row && is_such(finding))
+        };
         self.runs
             .iter()
             .find_map(|filed| Some((filed, filed.run.experiments.iter().find(has)?)))
@@ -78,5 +94,34 @@ impl Archive {
             let of_it = results.findings.iter().filter(move |finding| finding.row == row);
             of_it.map(move |finding| (filed, results, finding))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::finding::Comparison;
+    use super::super::series::Series;
+    use super::super::target::Target;
+    use super::*;
+
+    #[test]
+    fn a_measured_run_is_preferred_to_a_newer_failure() {
+        let row = Row::splice(1);
+        let target = Target::AtLeast { must: 1.0, aim: 2.0 };
+        let measured = Results::of([Series::new("ours", "s", [1.0])]);
+        let measured = measured.find(Finding::new(row, "m", Comparison::of(target, "ours", "s"), ""));
+        let failed = Finding::failed(row, "m", &anyhow::anyhow!("no strace"));
+        let failed = Results::default().find(failed);
+        let filed = |name: &str, results: &Results| Filed {
+            name: name.to_owned(),
+            run: Run::of("2026-11-20", [results.clone()]),
+        };
+        let mut archive = Archive {
+            runs: vec![filed("newer", &failed), filed("older", &measured)],
+        };
+        assert_eq!(archive.latest(row).unwrap().0.name, "older");
+        archive.runs.pop();
+        assert_eq!(archive.latest(row).unwrap().0.name, "newer");
+        assert!(archive.measured(row).is_none());
     }
 }

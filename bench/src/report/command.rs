@@ -40,7 +40,7 @@ pub(crate) fn report(root: &Path, check: bool, report: &Report<'_>) -> Result<()
         format!("{before}{BEGIN}{}{END}{after}", filled(README[0])?),
     ));
     for picture in report.pictures {
-        if let Some((_, results)) = archive.latest(picture.row) {
+        if let Some((_, results)) = archive.measured(picture.row) {
             files.push((picture.name, (picture.make)(results)?));
         }
     }

@@ -8,10 +8,12 @@
 //! | `judge` | computes values, rounds and verdicts from the samples |
 //! | `number`, `line` | numbers and findings as text |
 //! | `run` | one run as a file |
+//! | `amend` | corrects what committed runs say of their samples |
 //! | `archive` | all committed runs; the newest one for each row |
 //! | `tables`, `template` | parts of the page, and their places in it |
 //! | `command` | `bench report` |
 
+mod amend;
 mod archive;
 mod command;
 mod finding;

@@ -188,7 +188,11 @@ impl Book {
                 out += &format!("{}: {}: {}\n", finding.row, finding.measure, finding.detail);
             }
         }
-        Ok(out + &format!("\nAll samples: {}\n", self.file.display()))
+        // Name no file where all rows were skipped.
+        if !self.run.experiments.is_empty() {
+            out += &format!("\nAll samples: {}\n", self.file.display());
+        }
+        Ok(out)
     }
 }
 

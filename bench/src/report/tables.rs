@@ -25,7 +25,9 @@ pub(crate) fn targets(archive: &Archive, table: Table, rows: &[(Row, &str)]) -> 
         }
         for (filed, results, finding) in found {
             let line = line(finding, results).with_context(|| filed.name.clone())?;
-            let run = format!(" [{}](../bench/results/{}) |", filed.run.day(), filed.name);
+            // Name the processor: a bound without a ratio is met or missed by it.
+            let (run, cpu) = (&filed.run, &filed.run.machine.cpu);
+            let run = format!(" [{}](../bench/results/{}), {cpu} |", run.day(), filed.name);
             out += &format!("{}{run}\n", line.trim_end());
         }
     }
@@ -38,7 +40,7 @@ pub(crate) fn targets(archive: &Archive, table: Table, rows: &[(Row, &str)]) -> 
 /// # Errors
 /// Fails when the run has no such figure.
 pub(crate) fn contenders(archive: &Archive, row: Row, figures: &[&str]) -> Result<String> {
-    let Some((filed, results)) = archive.latest(row) else {
+    let Some((filed, results)) = archive.measured(row) else {
         return Ok(format!("Row {row} was not run."));
     };
     let mut columns: Vec<(&str, &str)> = Vec::new();

@@ -29,6 +29,9 @@ mod vanished;
 mod wakes;
 mod wan;
 
+pub(crate) use accelerator::relay::PASSED_RATE;
+pub(crate) use bulk::WIRE_SIZE as BULK_WIRE_SIZE;
+
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -163,6 +166,21 @@ struct Experiment {
     rows: &'static [Row],
     title: &'static str,
     run: fn(&Scope<'_>) -> Result<Results>,
+}
+
+impl Experiment {
+    /// Returns what is entered of it: all findings, also of rows that were not asked for, since they are of the same
+    /// samples; failed ones after an error.
+    fn settle(&self, found: Result<Results>) -> Results {
+        found.unwrap_or_else(|error| {
+            eprintln!("   failed: {error:#}");
+            let failed = |&row: &Row| Finding::failed(row, self.title, &error);
+            Results {
+                findings: self.rows.iter().map(failed).collect(),
+                ..Results::default()
+            }
+        })
+    }
 }
 
 const EXPERIMENTS: &[Experiment] = &[
@@ -396,20 +414,36 @@ fn run(room: &Room, args: &Args) -> Result<()> {
             quick: args.quick,
             book: &book,
         };
-        let mut found = (experiment.run)(&scope).unwrap_or_else(|error| {
-            eprintln!("   failed: {error:#}");
-            let failed = |&row: &Row| Finding::failed(row, experiment.title, &error);
-            Results {
-                findings: experiment.rows.iter().map(failed).collect(),
-                ..Results::default()
-            }
-        });
-        found.findings.retain(|finding| wanted(&finding.row));
-        book.enter(found)?;
+        let found = experiment.settle((experiment.run)(&scope));
+        // Enter no optional experiment that was skipped.
+        if !found.findings.is_empty() {
+            book.enter(found)?;
+        }
     }
     print!("{}", book.show()?);
     if !book.is_complete() {
         bail!("some rows could not be measured");
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_rows_of_the_same_samples_are_entered() {
+        let of = |row| {
+            EXPERIMENTS
+                .iter()
+                .find(|experiment| experiment.rows.contains(&row))
+        };
+        let experiment = of(Row::translation(4)).unwrap();
+        let error = anyhow::anyhow!("so");
+        let found = BULK_WIRE_SIZE.map(|(row, _)| Finding::failed(row, "m", &error));
+        let found = found.into_iter().fold(Results::default(), Results::find);
+        assert_eq!(experiment.settle(Ok(found.clone())), found);
+        let failed = experiment.settle(Err(error));
+        assert_eq!(failed.findings.len(), experiment.rows.len());
+    }
 }
