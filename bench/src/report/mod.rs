@@ -28,6 +28,8 @@ mod template;
 
 pub(crate) use command::report;
 pub(crate) use finding::{Comparison, Finding, Results};
+#[cfg(test)]
+pub(crate) use line::line;
 pub(crate) use run::Book;
 pub(crate) use series::{Series, Statistic};
 pub(crate) use target::Target;
