@@ -28,6 +28,9 @@ pub enum ChunkError {
     /// An extension is malformed (RFC 9112 section 7.1.1).
     #[error("the extension of a chunk is not as it should be (RFC 9112 section 7.1.1)")]
     Extension,
+    /// Blanks end the line of a size. Recipients do not agree on them, and a spliced chunk passes as it is.
+    #[error("blanks stand behind the size of a chunk, with no `;` behind them (RFC 9112 section 7.1.1)")]
+    Blanks,
     /// The extensions have too many bytes.
     #[error("the extensions of chunks are longer than is allowed here: 256 bytes for each, 16 KiB for all")]
     ExtensionTooLong,
@@ -202,9 +205,13 @@ impl Chunks {
                 if length >= MOST_EXTENSION || self.extensions > MOST_EXTENSIONS {
                     return Err(ChunkError::ExtensionTooLong);
                 }
-                match at.step(b).ok_or(ChunkError::Extension)? {
-                    Extension::Ended => State::SizeFeed { size },
-                    at => State::Extension {
+                match at.step(b) {
+                    None if b == b'\r' && matches!(at, Extension::Blank | Extension::NameBlank) => {
+                        return Err(ChunkError::Blanks);
+                    }
+                    None => return Err(ChunkError::Extension),
+                    Some(Extension::Ended) => State::SizeFeed { size },
+                    Some(at) => State::Extension {
                         size,
                         length: length + 1,
                         at,
