@@ -8,6 +8,7 @@ mod access_log;
 mod clients;
 mod closing;
 mod congestion;
+mod connection_auth;
 mod errors;
 mod framing;
 mod git;

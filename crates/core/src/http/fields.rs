@@ -18,9 +18,13 @@ pub struct Field<'b> {
 /// Fields that this crate uses, so that a name is compared once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Known {
+    /// WWW-Authenticate, Proxy-Authenticate.
+    Challenge,
     Connection,
     ContentLength,
     Cookie,
+    /// Authorization, Proxy-Authorization.
+    Credentials,
     Date,
     Expect,
     Forwarded,
@@ -57,6 +61,7 @@ impl Known {
                 ("keep-alive", Known::KeepAlive),
             ],
             12 => &[("max-forwards", Known::MaxForwards)],
+            13 => &[("authorization", Known::Credentials)],
             14 => &[
                 ("content-length", Known::ContentLength),
                 ("http2-settings", Known::Http2Settings),
@@ -64,12 +69,15 @@ impl Known {
             15 => &[("x-forwarded-for", Known::XForwardedFor)],
             16 => &[
                 ("proxy-connection", Known::ProxyConnection),
+                ("www-authenticate", Known::Challenge),
                 ("x-forwarded-host", Known::XForwardedHost),
             ],
             17 => &[
                 ("transfer-encoding", Known::TransferEncoding),
                 ("x-forwarded-proto", Known::XForwardedProto),
             ],
+            18 => &[("proxy-authenticate", Known::Challenge)],
+            19 => &[("proxy-authorization", Known::Credentials)],
             _ => &[],
         };
         let found = candidates

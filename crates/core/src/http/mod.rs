@@ -13,6 +13,7 @@ pub mod answer;
 mod authority;
 mod chunked;
 mod connection;
+mod connection_auth;
 pub(crate) mod cookie;
 mod error;
 mod fields;

@@ -1,8 +1,11 @@
 //! Reads the head of a reply.
 
 use super::{
-    Body, Fields, HeadError, Limits, Persistence, RequestKind, Scan, Scanned, Version, connection::Options,
-    fields::has_doubtful_tab, framing::Framing,
+    Body, Fields, HeadError, Limits, Persistence, RequestKind, Scan, Scanned, Version,
+    connection::Options,
+    connection_auth,
+    fields::{Known, has_doubtful_tab},
+    framing::Framing,
 };
 
 /// Reply without its body. It borrows the bytes it was read from.
@@ -109,6 +112,11 @@ impl<'b> ReplyHead<'b> {
     /// HTTP/1.0 does not get them.
     pub fn is_interim(&self) -> bool {
         matches!(self.status, 100 | 102..=199)
+    }
+
+    /// Returns whether a challenge in it authenticates the connection: all later requests on it are the client's then.
+    pub fn authenticates_connection(&self) -> bool {
+        connection_auth::is_in(&self.fields, Known::Challenge)
     }
 
     /// Returns whether the connection is no longer HTTP after this head, both ways (RFC 9110 section 15.2.2).

@@ -6,7 +6,7 @@ use super::{
     Authority, Body, Field, Fields, HeadError, Limits, PathDoubt, Persistence, Scan, Scanned, Target,
     Version,
     connection::Options,
-    cookie,
+    connection_auth, cookie,
     fields::{Known, has_doubtful_tab},
     framing::{Framing, decimal},
     path, readings, text,
@@ -188,6 +188,11 @@ impl<'b> RequestHead<'b> {
     /// Returns whether the client waits for `100 Continue` before it sends the body (RFC 9110 section 10.1.1).
     pub fn expects_continue(&self) -> bool {
         self.expects_continue
+    }
+
+    /// Returns whether its credentials authenticate the connection: all later requests on it are the client's then.
+    pub fn authenticates_connection(&self) -> bool {
+        connection_auth::is_in(&self.fields, Known::Credentials)
     }
 
     /// Returns how many intermediaries may still forward the request: of TRACE and OPTIONS only, if there is one such

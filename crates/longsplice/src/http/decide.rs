@@ -200,6 +200,7 @@ impl Session<'_> {
             persistence: head.persistence(),
             is_idempotent: is_idempotent(head.method()),
             expects_continue: head.expects_continue(),
+            authenticates: head.authenticates_connection(),
             length,
             whole: match head.body() {
                 Body::None => Some(length),

@@ -155,6 +155,7 @@ impl Session<'_> {
                 found(&mut scan, at.wire.buffer.data(), &self.limits).map_err(bad_head)?
             {
                 let reply = self.understand(scanned, request, to, at).map_err(bad_head)?;
+                at.is_private |= reply.authenticates;
                 if !reply.is_interim {
                     return match is_of_an_idle_connection(&reply, request, at) {
                         true => Err(Failed::Stale),

@@ -35,6 +35,8 @@ pub(super) struct Reply {
     pub(super) is_interim: bool,
     /// True if the connections are no longer HTTP after its head.
     pub(super) switches: bool,
+    /// True if its challenge authenticates the server's connection.
+    pub(super) authenticates: bool,
     /// Tells whether the server's connection serves another request.
     pub(super) server: Persistence,
     /// Tells whether the client's connection serves another request.
@@ -89,6 +91,7 @@ impl Session<'_> {
             body: head.body(),
             is_interim: head.is_interim(),
             switches: head.switches(),
+            authenticates: head.authenticates_connection(),
             server: if is_whole {
                 head.persistence()
             } else {
@@ -246,7 +249,8 @@ impl Session<'_> {
         end
     }
 
-    /// Gives the server's connection back or closes it, and returns the client's if another request may follow.
+    /// Gives the server's connection back, keeps it for this client, or closes it. Returns the client's if another request
+    /// may follow.
     async fn conclude(
         &mut self,
         delivery: Delivery,
@@ -269,11 +273,12 @@ impl Session<'_> {
         // Note the tie: bytes that bypassed the client's socket are not in its queue.
         let is_tied = at.tie.is_some();
         // Do not reuse a connection with bytes behind the reply: they answer no request.
-        if reply.server == Persistence::KeepAlive && at.wire.buffer.is_empty() && !at.half_closed {
-            at.tenure.give_back(at.wire.stream, at.tie);
-        } else {
+        let goes_on = reply.server == Persistence::KeepAlive && at.wire.buffer.is_empty() && !at.half_closed;
+        match (goes_on, at.is_private, reply.client) {
+            (true, false, _) => at.tenure.give_back(at.wire.stream, at.tie),
+            (true, true, Persistence::KeepAlive) => self.private.keep(at.tenure, at.wire.stream, at.tie),
             // Release the server before the client's connection is closed: that may take long.
-            drop(at);
+            _ => drop(at),
         }
         if reply.client == Persistence::KeepAlive {
             return Some(client);

@@ -16,6 +16,8 @@ pub(super) struct Request {
     pub(super) is_idempotent: bool,
     /// True if the client may wait for a 100 before it sends the body.
     pub(super) expects_continue: bool,
+    /// True if its credentials authenticate the server's connection.
+    pub(super) authenticates: bool,
     /// Length of the head in the client's buffer, in bytes.
     pub(super) length: usize,
     /// Length with the body, if the buffer holds all of it.

@@ -25,7 +25,7 @@ use crate::{
     client::Client,
     listener::{Forwarding, Open, Settings, Standing},
     rate_limiter::RateLimiter,
-    upstream::Owned,
+    upstream::{Owned, Private},
 };
 
 /// Serves a client's requests until its connection ends. `settings` are those of the first request; each later request
@@ -49,6 +49,7 @@ pub async fn serve(client: Client<LazyStream>, settings: &Arc<Settings>, open: O
         told: None,
         had_server: false,
         owned: Owned::default(),
+        private: Private::default(),
         tunnel: None,
     };
     let wire = BufferedStream::new(client.stream, client.early);

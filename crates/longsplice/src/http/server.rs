@@ -29,6 +29,8 @@ pub(super) struct AtServer {
     pub(super) reused: bool,
     /// Tie to the client, as it was when the engine returned both connections.
     pub(super) tie: Option<Tie>,
+    /// True if the client may have authenticated it: no other client must get it (RFC 4559).
+    pub(super) is_private: bool,
     /// True once the client's FIN was passed to the server, which answers no other request on this connection then.
     pub(super) half_closed: bool,
     /// Body of the request.
@@ -51,7 +53,8 @@ impl AtServer {
             wire: BufferedStream::new(lease.stream, Vec::new()),
             tenure: lease.tenure,
             reused: lease.reused,
-            tie: None,
+            tie: lease.tie,
+            is_private: lease.is_private || request.authenticates,
             half_closed: false,
             upload: Passage::new(request.body),
             refuses: false,
@@ -123,6 +126,10 @@ impl Session<'_> {
         };
         // A client whose socket is lost needs no server.
         let socket = client.stream.socket().ok_or(End::ClientClosed)?;
+        // Prefer the authenticated connection over any choice of a server: a handshake takes several requests.
+        if reuse && let Some(lease) = self.private.take(upstream.map(Arc::as_ref)) {
+            return Ok(Ok(lease));
+        }
         let ask = Ask {
             client: socket,
             peer: self.peer,

@@ -19,7 +19,7 @@ use crate::{
     client::Hello,
     listener::{Open, Service, Settings},
     rate_limiter::RateLimiter,
-    upstream::{Owned, Tenure},
+    upstream::{Owned, Private, Tenure},
 };
 
 /// State that the requests of a connection share.
@@ -48,6 +48,8 @@ pub(super) struct Session<'a> {
     pub(super) had_server: bool,
     /// Idle connections that end with this one.
     pub(super) owned: Owned,
+    /// Connections to servers that the client has authenticated.
+    pub(super) private: Private,
     /// Connections of a tunnel, after a 101.
     pub(super) tunnel: Option<Tunnel>,
 }

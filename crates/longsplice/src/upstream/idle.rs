@@ -196,7 +196,7 @@ impl Waiting {
 }
 
 /// Returns whether the connection is open and has nothing to read. Peeks at the socket: tokio may not know yet.
-fn is_quiet(stream: &TcpStream) -> bool {
+pub(super) fn is_quiet(stream: &TcpStream) -> bool {
     is_nothing(&peek(stream))
 }
 

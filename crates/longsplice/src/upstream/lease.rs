@@ -11,6 +11,7 @@ use longsplice_engine::Tie;
 use tokio::net::TcpStream;
 
 use super::{
+    Upstream,
     idle::{Owner, Settles},
     server::{Act, Server, ServerId},
     state::UpstreamState,
@@ -24,6 +25,10 @@ pub struct Lease {
     pub stream: TcpStream,
     /// True if it has served a request before.
     pub reused: bool,
+    /// Tie to the client of the session that has [kept](super::Private) it.
+    pub tie: Option<Tie>,
+    /// True if it serves the requests of one session alone.
+    pub is_private: bool,
     /// Counts as one of its server's connections until it is dropped.
     pub tenure: Tenure,
     /// Servers that were tried before, those of [`Ask::not`](super::Ask::not) first.
@@ -138,9 +143,31 @@ impl Tenure {
         self.next
     }
 
-    /// Notes that its connection has served a request before.
-    pub(super) fn note_reused(&mut self) {
+    /// Counts a request over its connection, which has served one before.
+    pub(super) fn use_again(&mut self) {
         self.reused = true;
+        let counts = &self.server.counts;
+        counts.requests.fetch_add(1, Ordering::Relaxed);
+        counts.reused.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Returns whether it belongs to this upstream; `None` stands for a permit outside all upstreams.
+    pub(super) fn is_of(&self, upstream: Option<&Upstream>) -> bool {
+        match (&self.state, upstream) {
+            (Some(state), Some(upstream)) => Arc::ptr_eq(state, &upstream.state),
+            (None, None) => true,
+            _ => false,
+        }
+    }
+
+    /// Returns whether its server takes further requests: it is up, and still belongs to its upstream.
+    pub(super) fn is_welcome(&self) -> bool {
+        self.state.as_ref().is_none_or(|state| state.takes(&self.server))
+    }
+
+    /// Returns the time for which its connection may be idle; `None` outside all upstreams.
+    pub(super) fn idle_timeout(&self) -> Option<Duration> {
+        Some(self.state.as_ref()?.config().idle_timeout)
     }
 
     /// Returns its server in the upstream, without a permit; `None` if no upstream counts it.

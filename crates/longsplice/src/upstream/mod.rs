@@ -1,9 +1,10 @@
 //! Manages upstreams: sets of servers; each connection or request gets one server.
 //!
 //! [`Upstream::lease`] (`search`) chooses a server (`backend_set`), waits in the queue if all are full (`queue`), and takes an
-//! idle connection (`idle`) or makes one. `state` keeps what is known of the servers, and outlives reloads. Permits
-//! (`lease`) update it, and so do the callbacks that it gives to active checks (`check`) and the resolver (`discovery`),
-//! and the commands of an operator (`drains`). `names` looks names up, and asks the name servers (`name_servers`).
+//! idle connection (`idle`) or makes one. A session keeps those that its client has authenticated (`private`). `state` keeps
+//! what is known of the servers, and outlives reloads. Permits (`lease`) update it, and so do the callbacks that it gives to
+//! active checks (`check`) and the resolver (`discovery`), and the commands of an operator (`drains`). `names` looks names
+//! up, and asks the name servers (`name_servers`).
 
 mod backend_set;
 mod check;
@@ -14,6 +15,7 @@ mod lease;
 mod name_servers;
 mod names;
 mod owned;
+mod private;
 mod queue;
 mod search;
 mod server;
@@ -29,6 +31,7 @@ use tokio::sync::watch;
 
 pub use lease::{Failure, Lease, Site, Tenure};
 pub use owned::Owned;
+pub use private::Private;
 pub use queue::Unavailable;
 pub use search::{Ask, lease_original};
 pub use server::{Server, ServerId};

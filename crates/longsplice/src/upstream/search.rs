@@ -114,6 +114,8 @@ impl<'a> Search<'a> {
                     return Ok(Lease {
                         stream,
                         reused,
+                        tie: None,
+                        is_private: false,
                         tenure,
                         tried: self.tried,
                     });
@@ -173,9 +175,7 @@ impl<'a> Search<'a> {
             permit.keep_for(owner);
             let idle = || server.idle.take(owner, config.idle_timeout);
             if let Some(stream) = ask.reuse.then(idle).flatten() {
-                permit.note_reused();
-                server.counts.requests.fetch_add(1, Ordering::Relaxed);
-                server.counts.reused.fetch_add(1, Ordering::Relaxed);
+                permit.use_again();
                 return Ok((stream, true, permit));
             }
         }
@@ -248,6 +248,8 @@ pub async fn lease_original(
     Ok(Lease {
         stream,
         reused: false,
+        tie: None,
+        is_private: false,
         tenure: Tenure::outside(to),
         tried: Vec::new(),
     })

@@ -320,6 +320,11 @@ impl UpstreamState {
         self.inner.lock().backends.has(server)
     }
 
+    /// Returns whether a server takes further requests: it still belongs to the upstream, and is up.
+    pub(super) fn takes(&self, server: &Server) -> bool {
+        self.has(server.id()) && server.state(self.now()).0 == State::Up
+    }
+
     /// Keeps an idle connection, if its server still belongs to the upstream and is up.
     pub(super) fn keep(
         self: &Arc<Self>,
@@ -329,7 +334,7 @@ impl UpstreamState {
         settles: Option<Settles>,
     ) {
         let config = self.config();
-        if !self.has(server.id()) || server.state(self.now()).0 != State::Up {
+        if !self.takes(server) {
             return;
         }
         server.idle.put(stream, owner, settles, config.max_idle);

@@ -5,6 +5,7 @@ mod ends;
 mod harness;
 mod heads;
 mod leaving;
+mod private;
 mod records;
 mod requests;
 mod servers;
