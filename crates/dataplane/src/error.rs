@@ -66,6 +66,11 @@ pub enum Error {
 }
 
 impl Error {
+    /// Returns true if the interface has gone (ENODEV).
+    pub(crate) fn is_of_gone_interface(&self) -> bool {
+        matches!(self, Error::System { source, .. } if source.raw_os_error() == Some(libc::ENODEV))
+    }
+
     /// Sorts an error of libbpf or the system by the user's remedy. EPERM means a lack of capabilities; EACCES is about a
     /// file or its directory, and no capability that splicing needs would help.
     pub(crate) fn from_io(what: impl Into<String>, source: io::Error) -> Self {

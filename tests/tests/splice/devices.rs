@@ -3,7 +3,7 @@
 use std::net::{SocketAddr, TcpListener};
 
 use longsplice_lab::{Family, Line, LineOptions, Namespace};
-use longsplice_tests::{Bed, Config, Daemon, Pair, Policy, family, ip, nodad, veth_line};
+use longsplice_tests::{Bed, Config, Daemon, Pair, Policy, family, ip, nodad, soon, veth_line};
 
 const BYTES: u64 = 1 << 20;
 fn net(name: &str) -> Line {
@@ -55,6 +55,39 @@ fn a_leg_over_a_bridge() {
         let mut pair = bed.connect();
         to_and_fro(&bed.daemon, &mut pair, state);
     }
+}
+
+/// A rule without an interface is for the bridge, not for its port, where segments of a spliced flow would meet it.
+/// It stays on an interface that goes down.
+#[test]
+fn rules_are_for_a_bridge_and_not_for_its_port() {
+    let (policy, state) = Policy::BOTH_ON_DEMAND[1];
+    let net = net("dev-rules");
+    ip(&net.forwarder, "link add br0 type bridge");
+    ip(&net.forwarder, "link set f0 master br0");
+    ip(&net.forwarder, "link add other type veth peer name other1");
+    ip(&net.forwarder, "link set other up");
+    move_address(&net, "br0");
+    let bed = Bed::on(net, policy, |c| c);
+    let mut pair = bed.connect();
+    pair.exchange(BYTES);
+    bed.daemon.splice_to(pair.client_port(), state);
+    let rules = "[[rule]]\nname = \"all\"\nflags = \"any\"\naction = \"count\"\n";
+    let loaded = bed.daemon.load_rules(rules);
+    assert!(loaded.status.success(), "{loaded:?}");
+    pair.exchange(BYTES);
+    let info = bed.daemon.rules();
+    assert!(info.rules[0].bytes < BYTES / 2, "{info:?}");
+    assert!(!info.interfaces.contains(&"f0".to_owned()), "{info:?}");
+    assert!(info.interfaces.contains(&"other".to_owned()), "{info:?}");
+    let forwarder = &bed.net.forwarder;
+    ip(forwarder, "link set other down");
+    ip(forwarder, "link add late type veth peer name late1");
+    ip(forwarder, "link set late up");
+    let follows = |name: &str| bed.daemon.rules().interfaces.contains(&name.to_owned());
+    soon("the rules to follow", || follows("late"));
+    assert!(follows("br0") && follows("other"), "{:?}", bed.daemon.rules());
+    pair.close();
 }
 
 /// Frames may come to the MAC address of either device: the kernel answers ARP on both, but no neighbor solicitation.

@@ -305,6 +305,7 @@ impl Rules {
     }
 
     /// Attaches the program to these interfaces, and detaches it from others. Returns those that failed, with the reason.
+    /// Passes over interfaces that are gone: they need no rule.
     pub fn watch(&self, interfaces: &BTreeSet<u32>) -> Vec<(u32, Error)> {
         let mut state = self.state.lock();
         state.attached.retain(|ifindex, _| interfaces.contains(ifindex));
@@ -313,6 +314,7 @@ impl Rules {
             if !state.attached.contains_key(ifindex) {
                 match Attached::last(self.program.as_fd(), *ifindex, &self.pins) {
                     Ok(attached) => drop(state.attached.insert(*ifindex, attached)),
+                    Err(error) if error.is_of_gone_interface() => {}
                     Err(error) => failed.push((*ifindex, error)),
                 }
             }

@@ -252,7 +252,7 @@ fn fragment(packet: Packet, offset: u16, id: u8) -> Packet {
     let [high, low] = (offset | 1).to_be_bytes();
     Packet {
         id: id.into(),
-        fragment: 0x2000 | offset / 8,
+        fragment: 0x2000 | (offset / 8),
         extensions: match packet.src {
             SocketAddr::V4(_) => Vec::new(),
             SocketAddr::V6(_) => vec![(FRAGMENT, vec![0, high, low, 0, 0, 0, id])],

@@ -25,6 +25,15 @@ struct Link {
     is_port: bool,
 }
 
+/// Interface that rules can be for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RuleLink {
+    pub(crate) index: u32,
+    /// True for a port of a bridge, a bond or the like.
+    pub(crate) is_port: bool,
+    pub(crate) is_up: bool,
+}
+
 /// Present interfaces of this host.
 #[derive(Debug)]
 pub(crate) struct Links {
@@ -46,11 +55,22 @@ impl Links {
         !self.by_index.contains_key(&ifindex) && !self.others.contains(&ifindex) && is_present(ifindex)
     }
 
-    /// Returns the names of the interfaces with Ethernet headers that are up, by index.
-    pub(crate) fn up_with_ethernet(&self) -> HashMap<u32, String> {
-        let up = self.by_index.iter().filter(|(_, link)| link.is_up);
-        let up = up.filter(|(_, link)| link.framing == Framing::Ethernet);
-        up.map(|(index, link)| (*index, link.name.clone())).collect()
+    /// Returns the interfaces that rules can be for, up or down, by name: those with Ethernet headers.
+    pub(crate) fn for_rules(&self) -> HashMap<String, RuleLink> {
+        let links = self.by_index.iter();
+        let links = links.filter(|(_, link)| link.framing == Framing::Ethernet);
+        let entry = |(&index, link): (&u32, &Link)| {
+            let &Link { is_port, is_up, .. } = link;
+            (
+                link.name.clone(),
+                RuleLink {
+                    index,
+                    is_port,
+                    is_up,
+                },
+            )
+        };
+        links.map(entry).collect()
     }
 
     /// Returns those of these interfaces whose packets have Ethernet headers.

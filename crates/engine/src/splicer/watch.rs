@@ -100,7 +100,7 @@ async fn follow(context: &Arc<Context>, handle: &Handle) -> io::Result<Duration>
             .follow(plane, context.config.interfaces.as_deref(), &links);
         let watched = links.with_ethernet(context.interfaces.watched());
         context.xdp.follow(plane, &context.config, &watched);
-        context.rules.follow(&links.up_with_ethernet());
+        context.rules.follow(links.for_rules());
     };
     // Without an answer, the splicer has ended.
     let _ended = context.run_blocking(put).await;

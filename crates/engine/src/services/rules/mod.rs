@@ -22,7 +22,10 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use self::spliced::{FlowCounts, SplicedFlows};
-use crate::kernel::{ring::Ring, socket::MARK};
+use crate::{
+    kernel::{ring::Ring, socket::MARK},
+    services::interfaces::RuleLink,
+};
 
 pub use longsplice_core::rules::{
     Action, CompileError, Family, Flags, MAX_TEXT, Match, Network, ParseFlagsError, ParseNetworkError,
@@ -120,7 +123,7 @@ struct State {
     rules: Arc<[Rule]>,
     program: Program,
     /// Interfaces that can be watched.
-    links: HashMap<String, u32>,
+    links: HashMap<String, RuleLink>,
     /// Interface numbers in the set in force.
     resolved: BTreeMap<String, Option<u32>>,
     /// True if the set is for packets alone: earlier rules hold on for spliced flows.
@@ -143,11 +146,11 @@ impl Keeper {
         let _one_at_a_time = self.replacement.lock();
         let mut state = self.state.lock();
         let loaded = state.load(plane)?;
-        let wanted = state.interfaces_of(&rules);
+        let watched = loaded.watched();
+        let wanted = state.interfaces_of(&rules, &watched);
         // Watch new interfaces before anything else changes: under the old rules an additional interface does no harm.
-        let both = &wanted | &loaded.watched();
-        if let Some((ifindex, error)) = loaded.watch(&both).into_iter().next() {
-            loaded.watch(&state.interfaces_of(&state.rules));
+        if let Some((ifindex, error)) = loaded.watch(&(&wanted | &watched)).into_iter().next() {
+            loaded.watch(&state.interfaces_of(&state.rules, &watched));
             return Err(RulesError::System(format!("interface {ifindex}: {error}")));
         }
         let resolved = state.resolve(&program);
@@ -178,14 +181,14 @@ impl Keeper {
             .map_err(|error| RulesError::System(format!("the flows cannot be read: {error}")))
     }
 
-    /// Adapts to the present interfaces, by index.
-    pub(crate) fn follow(&self, links: &HashMap<u32, String>) {
+    /// Adapts to the present interfaces, by name.
+    pub(crate) fn follow(&self, links: HashMap<String, RuleLink>) {
         let mut state = self.state.lock();
-        state.links = links.iter().map(|(index, name)| (name.clone(), *index)).collect();
+        state.links = links;
         let Some(loaded) = state.loaded.clone() else {
             return;
         };
-        for (ifindex, error) in loaded.watch(&state.interfaces_of(&state.rules)) {
+        for (ifindex, error) in loaded.watch(&state.interfaces_of(&state.rules, &loaded.watched())) {
             tracing::warn!(ifindex, %error, "rules cannot be attached");
         }
         let resolved = state.resolve(&state.program);
@@ -252,7 +255,10 @@ impl Keeper {
         }
         info.verdicts = loaded.verdicts();
         let watched = loaded.watched();
-        let names = state.links.iter().filter(|(_, index)| watched.contains(index));
+        let names = state
+            .links
+            .iter()
+            .filter(|(_, link)| watched.contains(&link.index));
         info.interfaces = names.map(|(name, _)| name.clone()).collect();
         info.interfaces.sort();
         info
@@ -337,18 +343,21 @@ impl State {
         Ok(loaded)
     }
 
-    /// Returns the interfaces on which these rules need the program.
-    fn interfaces_of(&self, rules: &[Rule]) -> BTreeSet<u32> {
-        let all = || self.links.iter().filter(|(name, _)| *name != LOOPBACK);
-        let wanted = |name: &String| {
-            rules
-                .iter()
-                .filter(|r| r.is_for_packets())
-                .any(|r| r.matching.interface.as_ref().is_none_or(|i| i == name))
+    /// Returns the interfaces on which these rules need the program; `watched` have it. A rule without an interface needs it on
+    /// no port: the packets come by again at its bridge or bond, and segments of spliced flows have not been taken yet. An
+    /// interface that goes down keeps it: packets may come in as soon as it is up again.
+    fn interfaces_of(&self, rules: &[Rule], watched: &BTreeSet<u32>) -> BTreeSet<u32> {
+        let of_packets: Vec<_> = rules.iter().filter(|rule| rule.is_for_packets()).collect();
+        let wanted = |name: &String, link: &RuleLink| {
+            of_packets.iter().any(|rule| match &rule.matching.interface {
+                Some(named) => named == name,
+                None => !link.is_port && (link.is_up || watched.contains(&link.index)),
+            })
         };
-        all()
-            .filter(|(name, _)| wanted(name))
-            .map(|(_, index)| *index)
+        let links = self.links.iter().filter(|(name, _)| *name != LOOPBACK);
+        links
+            .filter(|(name, link)| wanted(name, link))
+            .map(|(_, link)| link.index)
             .collect()
     }
 
@@ -356,7 +365,7 @@ impl State {
     fn resolve(&self, program: &Program) -> BTreeMap<String, Option<u32>> {
         let names = program.entries.iter().filter_map(|e| e.interface.as_ref());
         names
-            .map(|name| (name.clone(), self.links.get(name).copied()))
+            .map(|name| (name.clone(), self.links.get(name).map(|link| link.index)))
             .collect()
     }
 }
