@@ -12,6 +12,10 @@ use crate::side::PerSide;
 /// may come.
 pub const RESET_LINGER: Duration = Duration::from_secs(5);
 
+/// Least idle time of a closed flow whose source port a new connection may take while the record lingers. Idle times are exact
+/// to a tick of 1.07 s, so that at least one second has passed; Linux waits as long for its own sockets (`tcp_tw_reuse`).
+pub const REUSE_AFTER: Duration = Duration::from_secs(2);
+
 /// End of one direction of a flow, as far as it has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DirectionEnd {
@@ -97,6 +101,13 @@ pub fn verdict(end: &FlowEnd, limits: &Limits) -> Verdict {
     }
 }
 
+/// Returns the time until a new connection may take the source port of a flow (RFC 6191); zero: it may now. `None`: it may not
+/// while the record is there, because no close in order was seen at both ends.
+#[must_use]
+pub fn port_free_in(end: &FlowEnd) -> Option<Duration> {
+    end.is_closed().then(|| REUSE_AFTER.saturating_sub(end.idle))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -168,6 +179,30 @@ mod tests {
                 expected,
                 "{directions:?} after {idle_s} s"
             );
+        }
+    }
+
+    #[test]
+    fn only_a_flow_that_was_closed_in_order_a_while_ago_gives_its_port() {
+        let secs = Duration::from_secs;
+        for (directions, idle_s, expected) in [
+            ([OPEN, OPEN], 3600, None),
+            ([DONE, OPEN], 3600, None),
+            ([DONE, FIN], 59, None), // the last FIN may still be retransmitted
+            ([RESET, OPEN], 4, None),
+            ([RESET, DONE], 59, None),
+            ([DONE, DONE], 0, Some(secs(2))),
+            ([DONE, DONE], 1, Some(secs(1))),
+            ([DONE, DONE], 2, Some(secs(0))),
+            ([DONE, DONE], 59, Some(secs(0))),
+            ([ANSWERED, DONE], 2, Some(secs(0))),
+        ] {
+            let [a, b] = directions;
+            for directions in [PerSide::new(a, b), PerSide::new(b, a)] {
+                let idle = secs(idle_s);
+                let end = FlowEnd { directions, idle };
+                assert_eq!(port_free_in(&end), expected, "{end:?}");
+            }
         }
     }
 

@@ -7,6 +7,7 @@ use std::sync::{
 
 use longsplice_core::{policy::SplicePolicy, reap::Limits, reason::RelayReason};
 use longsplice_dataplane::Dataplane;
+use parking_lot::Mutex;
 use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
 
@@ -46,6 +47,8 @@ pub(crate) struct Context {
     pub(crate) rules: rules::Keeper,
     pub(crate) maintenance: Maintenance,
     pub(crate) ports: Option<SourcePorts>,
+    /// Held while an ended flow is looked at and its records are removed.
+    pub(crate) reaping: Mutex<()>,
     /// Cancelled when a shutdown begins: dormant pairs are detached; relayed ones continue.
     pub(crate) closing: CancellationToken,
     /// Cancelled at its end: relayed pairs are reset.

@@ -50,6 +50,7 @@ mod other_server;
 mod pmtu;
 mod ports;
 mod ports_again;
+mod ports_scarce;
 mod promises;
 mod rate;
 mod request_reply;

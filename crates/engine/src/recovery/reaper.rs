@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use longsplice_core::reap::{DirectionEnd, FlowEnd as Ending, Reaped, Verdict, verdict};
+use longsplice_core::reap::{DirectionEnd, FlowEnd as Ending, Reaped, Verdict, port_free_in, verdict};
 use longsplice_dataplane::{Dataplane, Direction, Leg, PerSide};
 use rustix::time::{ClockId, clock_gettime};
 use tokio::time::sleep;
@@ -14,8 +14,7 @@ use tokio::time::sleep;
 use crate::{
     context::Context,
     kernel::{Kernel, quarantine::QUARANTINE},
-    services::ends::FlowEnd,
-    services::stats::End,
+    services::{ends::FlowEnd, ports::Vacancy, stats::End},
 };
 
 /// Interval between two walks over the records, if there are few.
@@ -187,36 +186,74 @@ fn reap(context: &Context, kernel: &Kernel) -> io::Result<Duration> {
             break;
         }
         // A segment may have passed since, or another flow may have taken its place.
-        let Some((a, b)) = plane.both_directions(flow.leg).complete() else {
-            continue;
-        };
-        let Verdict::Reap(how) = verdict(&flow_end(&a, &b), &limits) else {
-            continue;
-        };
-        if a.serial != flow.serial || a.slot.is_some() {
-            continue;
-        }
-        // The task that waits for the flow must know the reason when it finds the records gone.
-        kernel.held.ended(a.serial, how);
-        plane.unregister(a.serial, PerSide::new(a.leg, b.leg));
-        // Count it first: a task that is told of the end finds it counted.
-        context.stats.ended(match how {
-            Reaped::Closed => End::Closed,
-            Reaped::Reset => End::Reset,
-            Reaped::Idle => End::Idle,
+        remove_if(context, kernel, flow.leg, |a, _, end| {
+            match verdict(end, &limits) {
+                Verdict::Reap(how) => (a.serial == flow.serial).then_some(how),
+                Verdict::Keep => None,
+            }
         });
-        if how == Reaped::Idle {
-            context.ends.ended(FlowEnd::Idle, PerSide::new(&a, &b));
-        }
-        tracing::debug!(
-            flow = a.serial,
-            ?how,
-            bytes = a.bytes,
-            bytes_back = b.bytes,
-            "flow ended"
-        );
     }
     Ok(walked)
+}
+
+/// Removes the records of a closed flow before their time, so that a new connection can take its source port. `leg` is the
+/// server's.
+pub(crate) fn vacate(context: &Context, kernel: &Kernel, leg: Leg) -> Vacancy {
+    let mut vacancy = Vacancy::No;
+    // From the end on, records are a successor's. Do not wait for that end here.
+    if context.maintenance.is_ending() {
+        return vacancy;
+    }
+    context.maintenance.run(|| {
+        remove_if(context, kernel, leg, |a, b, end| {
+            let rest = port_free_in(end).filter(|_| b.leg == leg)?;
+            vacancy = match rest.is_zero() {
+                true => Vacancy::Now(a.end_at_far),
+                false => Vacancy::In(rest),
+            };
+            rest.is_zero().then_some(Reaped::Closed)
+        });
+    });
+    vacancy
+}
+
+/// Removes the records of the flow that has a leg and no slot, if `judge` gives a reason when it sees them. Counts and
+/// reports its end.
+fn remove_if(
+    context: &Context,
+    kernel: &Kernel,
+    leg: Leg,
+    judge: impl FnOnce(&Direction, &Direction, &Ending) -> Option<Reaped>,
+) {
+    // Each flow ends once.
+    let _alone = context.reaping.lock();
+    let Some((a, b)) = kernel.plane.both_directions(leg).complete() else {
+        return;
+    };
+    if a.slot.is_some() {
+        return;
+    }
+    let Some(how) = judge(&a, &b, &flow_end(&a, &b)) else {
+        return;
+    };
+    // The task that waits for the flow must know the reason when it finds the records gone.
+    kernel.held.ended(a.serial, how);
+    kernel.plane.unregister(a.serial, PerSide::new(a.leg, b.leg));
+    // Count it first: a task that is told of the end finds it counted.
+    let (end, reported) = match how {
+        Reaped::Closed => (End::Closed, FlowEnd::Closed),
+        Reaped::Reset => (End::Reset, FlowEnd::Reset),
+        Reaped::Idle => (End::Idle, FlowEnd::Idle),
+    };
+    context.stats.ended(end);
+    context.ends.ended(reported, PerSide::new(&a, &b));
+    tracing::debug!(
+        flow = a.serial,
+        ?how,
+        bytes = a.bytes,
+        bytes_back = b.bytes,
+        "flow ended"
+    );
 }
 
 /// Returns the state of a flow's end, as its records show it.

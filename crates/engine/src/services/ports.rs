@@ -20,7 +20,10 @@ use longsplice_core::{
 use longsplice_dataplane::{Dataplane, Leg};
 use longsplice_repair::{options, set_initial_sequence};
 use socket2::SockRef;
-use tokio::net::{TcpSocket, TcpStream};
+use tokio::{
+    net::{TcpSocket, TcpStream},
+    time::Instant,
+};
 
 use crate::services::{
     exhaustion::Exhaustion,
@@ -35,6 +38,13 @@ const RESERVED: &str = "/proc/sys/net/ipv4/ip_local_reserved_ports";
 /// Number of refusals to doubt. An instance with an inaccessible table (in a BPF file system of its own), or a new flow in
 /// a table of another layout, refuses a SYN just as a target does that does not listen.
 const DOUBTED: u32 = 2;
+
+/// Number of ports in use after which closed flows are asked for theirs: seven of eight ports are in use then, most likely.
+const SCARCE: usize = 32;
+
+/// Distance of the sequence number of a SYN behind the end of the last connection from its port: a target in TIME-WAIT takes
+/// it for a new one (RFC 9293 section 3.6.1), and no window of the old one reaches it. (Linux `tcp_twsk_unique` takes it.)
+const BEYOND: u32 = 65_535 + 2;
 
 /// Allocates the ports that legs B may use.
 #[derive(Debug)]
@@ -75,72 +85,97 @@ impl SourcePorts {
         })
     }
 
-    /// Connects from a port that no flow to `target` uses; from the address that routing gives, or from another one. Returns
-    /// the request, too, without what needed no saying.
-    pub(crate) async fn connect<'a>(
+    /// Connects from a port that no flow to `target` uses; from the address that routing gives, or from another one. Waits
+    /// for the port of a flow that was just closed, three quarters of `timeout` at most. Returns the request, too, without what needed
+    /// no saying.
+    pub(crate) async fn connect<'a, L: Future<Output = ()>>(
         &self,
-        plane: &Arc<Dataplane>,
+        flows: &Occupants<impl Fn(Leg) -> bool, impl Fn(Leg) -> Vacancy, impl Fn() -> L>,
         routes: &Routes,
         from: Option<IpAddr>,
         target: SocketAddr,
         request: Request<'a>,
         timeout: Duration,
     ) -> io::Result<(TcpStream, Request<'a>)> {
-        let in_use = |leg| plane.in_use(leg);
-        let look = || ask_neighbours(plane);
-        let attempt = self.connect_unless(in_use, look, routes, from, target, request);
+        let deadline = Instant::now() + timeout * 3 / 4;
+        let attempt = self.connect_by(flows, routes, from, target, request, deadline);
         tokio::time::timeout(timeout, attempt).await?
     }
 
-    async fn connect_unless<'a, L: Future<Output = ()>>(
+    /// Connects, and waits for a port no longer than until `deadline`.
+    async fn connect_by<'a, L: Future<Output = ()>>(
         &self,
-        in_use: impl Fn(Leg) -> bool,
-        look: impl Fn() -> L,
+        flows: &Occupants<impl Fn(Leg) -> bool, impl Fn(Leg) -> Vacancy, impl Fn() -> L>,
         routes: &Routes,
         from: Option<IpAddr>,
         target: SocketAddr,
         request: Request<'a>,
+        deadline: Instant,
     ) -> io::Result<(TcpStream, Request<'a>)> {
         let mut by = Departure::new(routes, from, target)?;
         let mut doubted = 0;
         let mut refusal = None;
-        let seed = self.random.hash_one(self.turn.fetch_add(1, Ordering::Relaxed));
-        let mut search = self.exhaustion.search();
-        for port in Candidates::new(&self.range, seed) {
-            if !search.goes_on(by.source, target).await {
+        loop {
+            let mut search = self.exhaustion.search(deadline);
+            let mut walk = self.walk();
+            while let Some(port) = walk.next() {
+                if !search.goes_on(by.source, target).await {
+                    return Err(self.exhausted(target));
+                }
+                let local = SocketAddr::new(by.source, port);
+                let leg = Leg::new(target, local);
+                // A socket that connects to its own address is its own peer.
+                if local == target {
+                    continue;
+                }
+                let mut origin = Origin::new(local, from.is_some());
+                if (flows.in_use)(leg) {
+                    match walk.vacate(port, leg, &flows.vacate) {
+                        // A flow of another instance may have it, too.
+                        Some(end) if !(flows.in_use)(leg) => {
+                            origin.initial_sequence = Some(end + BEYOND);
+                        }
+                        _ => continue,
+                    }
+                }
+                let said = by.say_less(request);
+                search.pause();
+                let done = connect_from(origin, target, said).await;
+                let refused = done.as_ref().is_err_and(is_refused);
+                if refused {
+                    (flows.look)().await;
+                }
+                match done {
+                    // A remembered address may be gone, rather than the port.
+                    Err(e) if is_taken(&e) => by.look_again(routes, target)?,
+                    // A flow took that port meanwhile: the refusal is not the target's.
+                    Err(_) if refused && (flows.in_use)(leg) => {}
+                    Err(e) if refused && doubted < DOUBTED => {
+                        doubted += 1;
+                        refusal = Some(e);
+                    }
+                    result => return Ok((result?, said)),
+                }
+            }
+            // A port that the target refused is not in use.
+            if let Some(refusal) = refusal {
+                return Err(refusal);
+            }
+            if !search.found_none(by.source, target, walk.free_in) {
                 return Err(self.exhausted(target));
             }
-            let local = SocketAddr::new(by.source, port);
-            let leg = Leg::new(target, local);
-            // A socket that connects to its own address is its own peer.
-            if local == target || in_use(leg) {
-                continue;
-            }
-            let said = by.say_less(request);
-            search.pause();
-            let done = connect_from(Origin::new(local, from.is_some()), target, said).await;
-            let refused = done.as_ref().is_err_and(is_refused);
-            if refused {
-                look().await;
-            }
-            match done {
-                // A remembered address may be gone, rather than the port.
-                Err(e) if is_taken(&e) => by.look_again(routes, target)?,
-                // A flow took that port meanwhile: the refusal is not the target's.
-                Err(_) if refused && in_use(leg) => {}
-                Err(e) if refused && doubted < DOUBTED => {
-                    doubted += 1;
-                    refusal = Some(e);
-                }
-                result => return Ok((result?, said)),
-            }
         }
-        // A port that the target refused is not in use.
-        if let Some(refusal) = refusal {
-            return Err(refusal);
+    }
+
+    /// Begins a walk over the ports, in an order of its own.
+    fn walk(&self) -> Walk {
+        let seed = self.random.hash_one(self.turn.fetch_add(1, Ordering::Relaxed));
+        Walk {
+            untried: Candidates::new(&self.range, seed),
+            passed: Vec::new(),
+            is_scarce: false,
+            free_in: None,
         }
-        search.found_none(by.source, target);
-        Err(self.exhausted(target))
     }
 
     fn exhausted(&self, target: SocketAddr) -> io::Error {
@@ -151,8 +186,69 @@ impl SourcePorts {
     }
 }
 
+/// Walk over the ports of the range.
+#[derive(Debug)]
+struct Walk {
+    untried: Candidates,
+    /// Ports in use that were passed over before ports were known to be scarce; they come last.
+    passed: Vec<u16>,
+    is_scarce: bool,
+    /// Shortest time until a closed flow may give its port.
+    free_in: Option<Duration>,
+}
+
+impl Walk {
+    /// Returns the port to try next.
+    fn next(&mut self) -> Option<u16> {
+        self.untried.next().or_else(|| {
+            self.is_scarce = true;
+            self.passed.pop()
+        })
+    }
+
+    /// Has the flow of a port give it, if ports are scarce. Returns the end of its stream in the target's numbers, once its
+    /// records are gone.
+    fn vacate(&mut self, port: u16, leg: Leg, vacate: impl Fn(Leg) -> Vacancy) -> Option<Seq> {
+        if !self.is_scarce {
+            self.passed.push(port);
+            self.is_scarce = self.passed.len() >= SCARCE;
+            return None;
+        }
+        match vacate(leg) {
+            Vacancy::Now(end) => Some(end),
+            Vacancy::In(rest) => {
+                self.free_in = Some(self.free_in.map_or(rest, |least| least.min(rest)));
+                None
+            }
+            Vacancy::No => None,
+        }
+    }
+}
+
+/// Answers questions about the flows that have ports.
+#[derive(Debug)]
+pub(crate) struct Occupants<U, V, L> {
+    /// Returns true if a flow has the tuple.
+    pub(crate) in_use: U,
+    /// Removes the records of a closed flow of this instance, if it may be done now.
+    pub(crate) vacate: V,
+    /// Looks for flows of other instances.
+    pub(crate) look: L,
+}
+
+/// Answer of a flow that is asked for its port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Vacancy {
+    /// Its records are gone. Its stream toward the target ended at this number, FIN included.
+    Now(Seq),
+    /// It may give the port after this time.
+    In(Duration),
+    /// It keeps the port.
+    No,
+}
+
 /// Asks other instances for the ports of their flows, on a thread that may block.
-async fn ask_neighbours(plane: &Arc<Dataplane>) {
+pub(crate) async fn ask_neighbours(plane: &Arc<Dataplane>) {
     if let Some(rest) = plane.may_ask_neighbours_in() {
         tokio::time::sleep(rest).await;
         let plane = Arc::clone(plane);
@@ -306,150 +402,4 @@ fn socket_toward(address: SocketAddr) -> io::Result<TcpSocket> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::{cell::Cell, net::Ipv4Addr};
-
-    use tokio::net::TcpListener;
-
-    use super::*;
-
-    fn ports(range: RangeInclusive<u16>) -> SourcePorts {
-        SourcePorts {
-            range,
-            random: RandomState::new(),
-            turn: AtomicU64::new(0),
-            exhaustion: Exhaustion::default(),
-        }
-    }
-
-    async fn listener() -> (TcpListener, SocketAddr) {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
-        let address = listener.local_addr().unwrap();
-        (listener, address)
-    }
-
-    #[tokio::test]
-    async fn a_remembered_address_that_is_gone_is_asked_for_again() {
-        let (_listener, target) = listener().await;
-        let routes = Routes::default();
-        let gone = IpAddr::from([192, 0, 2, 1]);
-        let way = Way {
-            source: gone,
-            max_segment: None,
-        };
-        routes.remember(target, way);
-        assert_eq!(routes.way(target).unwrap().source, gone, "it is remembered");
-        let (connected, _) = ports(20_000..=20_999)
-            .connect_unless(|_| false, || async {}, &routes, None, target, Request::default())
-            .await
-            .unwrap();
-        assert_eq!(connected.local_addr().unwrap().ip(), Ipv4Addr::LOCALHOST);
-        assert_ne!(routes.way(target).unwrap().source, gone, "and no longer");
-    }
-
-    #[tokio::test]
-    async fn a_refusal_by_a_flow_is_not_the_targets() {
-        let (listener, target) = listener().await;
-        drop(listener);
-        let (routes, taken, free) = (Routes::default(), ports(22_000..=22_009), ports(22_000..=22_009));
-        let (asked, tried) = (Cell::new(0), Cell::new(0));
-        // A flow takes each port just as it is tried.
-        let in_use = |_| {
-            asked.set(asked.get() + 1);
-            asked.get() % 2 == 0
-        };
-        let error = taken
-            .connect_unless(in_use, || async {}, &routes, None, target, Request::default())
-            .await;
-        assert_eq!(error.unwrap_err().kind(), io::ErrorKind::AddrNotAvailable);
-        assert_eq!(asked.get(), 2 * 10, "each port was tried");
-        // The target's own refusal is believed after a few attempts.
-        let never = |leg: Leg| {
-            tried.set(tried.get() | 1 << (leg.local.port() - 22_000));
-            false
-        };
-        let error = free
-            .connect_unless(never, || async {}, &routes, None, target, Request::default())
-            .await;
-        assert_eq!(error.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
-        assert_eq!(u16::count_ones(tried.get()), 1 + DOUBTED);
-    }
-
-    #[tokio::test]
-    async fn a_port_that_carries_a_flow_is_left_alone() {
-        let (_listener, target) = listener().await;
-        let (routes, ports) = (Routes::default(), ports(21_000..=21_009));
-        let in_use = |leg: Leg| leg.local.port() != 21_007;
-        let connect =
-            |in_use| ports.connect_unless(in_use, || async {}, &routes, None, target, Request::default());
-        let (connected, _) = connect(in_use).await.unwrap();
-        assert_eq!(connected.local_addr().unwrap().port(), 21_007);
-        // A port of another socket is left alone, too.
-        let error = connect(in_use).await.unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::AddrNotAvailable);
-        assert!(error.to_string().contains("21000-21009"), "{error}");
-    }
-
-    /// A listener's port may lie in the range: no connection comes from it meanwhile, and those that do hold no listener up.
-    #[tokio::test]
-    async fn a_listeners_port_is_passed_over_and_a_source_port_can_be_listened_on() {
-        let (_target, target) = listener().await;
-        let (other, at) = listener().await;
-        let routes = Routes::default();
-        let no_flow = |_| false;
-        let range = at.port()..=at.port();
-        let passing_over = ports(range.clone());
-        let error = passing_over
-            .connect_unless(no_flow, || async {}, &routes, None, target, Request::default())
-            .await
-            .unwrap_err();
-        assert!(error.to_string().contains("are in use: widen"), "{error}");
-        drop(other);
-        let (connected, _) = ports(range)
-            .connect_unless(no_flow, || async {}, &routes, None, target, Request::default())
-            .await
-            .unwrap();
-        assert_eq!(connected.local_addr().unwrap(), at);
-        let again = TcpListener::bind((Ipv4Addr::UNSPECIFIED, at.port()))
-            .await
-            .unwrap();
-        let (client, accepted) = tokio::join!(TcpStream::connect(at), again.accept());
-        client.unwrap();
-        accepted.unwrap();
-    }
-
-    /// A search for a port leaves other tasks their turns, and one that found none spares the next ones the search.
-    #[tokio::test]
-    async fn ports_that_are_used_up_hold_nothing_else_up() {
-        let (_listener, target) = listener().await;
-        let (routes, ports) = (Routes::default(), ports(20_000..=29_999));
-        let (asked, turns) = (Cell::new(0), Cell::new(0));
-        let in_use = |_| {
-            asked.set(asked.get() + 1);
-            true
-        };
-        let connect = || ports.connect_unless(in_use, || async {}, &routes, None, target, Request::default());
-        let others = async {
-            loop {
-                turns.set(turns.get() + 1);
-                tokio::task::yield_now().await;
-            }
-        };
-        let both = async {
-            let (first, second) = tokio::join!(connect(), connect());
-            [first.map(drop), second.map(drop)]
-        };
-        let ended = tokio::select! {
-            ended = both => ended,
-            () = others => unreachable!("it has no end"),
-        };
-        for error in ended.map(Result::unwrap_err) {
-            assert_eq!(error.kind(), io::ErrorKind::AddrNotAvailable);
-        }
-        assert!(turns.get() > 100, "{} turns", turns.get());
-        // The second one stopped where a search is long.
-        assert!((10_000..10_100).contains(&asked.get()), "{} ports", asked.get());
-        assert!(connect().await.is_err());
-        assert!(asked.get() < 10_100, "no port is tried again");
-    }
-}
+mod tests;

@@ -16,8 +16,9 @@ use tokio::{net::TcpStream, sync::watch};
 use super::Splicer;
 use crate::{
     flow::assess,
+    recovery::reaper,
     services::{
-        ports::{self, Origin},
+        ports::{self, Occupants, Origin},
         targets::{self, Request},
     },
     transparent::identity,
@@ -158,7 +159,7 @@ impl Splicer {
             SourceAddress::Client | SourceAddress::ClientAndPort => Some(client_address(target, client)?),
         };
         let context = &self.context;
-        let (Some(plane), Some(ports), true) = (context.plane(), &context.ports, assess::is_global(target))
+        let (Some(kernel), Some(ports), true) = (&context.kernel, &context.ports, assess::is_global(target))
         else {
             let connect = async {
                 match from {
@@ -171,6 +172,7 @@ impl Splicer {
             };
             return tokio::time::timeout(timeout, connect).await?;
         };
+        let plane = &kernel.plane;
         let info = tcp_info(client).ok();
         let request = self.request(plane, client, info.as_ref()).await;
         let identical = match source {
@@ -183,8 +185,13 @@ impl Splicer {
         let (server, request) = match identical {
             Some(server) => (server?, request),
             None => {
+                let flows = Occupants {
+                    in_use: |leg| plane.in_use(leg),
+                    vacate: |leg| reaper::vacate(context, kernel, leg),
+                    look: || ports::ask_neighbours(plane),
+                };
                 ports
-                    .connect(plane, &context.routes, from, target, request, timeout)
+                    .connect(&flows, &context.routes, from, target, request, timeout)
                     .await?
             }
         };
