@@ -81,7 +81,8 @@ Example: longsplice check /etc/longsplice.toml
     Check(Box<Check>),
     /// List the connections of a running daemon, relayed and spliced
     #[command(
-        after_help = "Example: longsplice flows --json | jq '.[] | select(.state == \"relay\") | .reason'"
+        after_help = "Not listed, as they have no number: sessions of HTTP but for their spliced replies, and connections whose TLS ends here.
+Example: longsplice flows --json | jq '.[] | select(.state == \"relay\") | .reason'"
     )]
     Flows(Ask),
     /// Show what a running daemon does and has done
@@ -126,7 +127,7 @@ Exit code 1 if this machine cannot splice (with --accelerate: not accelerate).")
     /// Splice a relayed connection now, whatever its policy
     #[command(after_help = "Example: longsplice splice 17     (`longsplice flows` shows the numbers)")]
     Splice(Connection),
-    /// Take a spliced connection back into the relay, where it stays until `splice` is asked for
+    /// Take a spliced connection back into the relay, where it stays until `splice` is asked for; a spliced reply of HTTP, into its session
     #[command(after_help = "Example: longsplice unsplice 17     (`longsplice flows` shows the numbers)")]
     Unsplice(Connection),
     /// End a connection, relayed or spliced: both its ends are reset

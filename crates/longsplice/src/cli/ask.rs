@@ -5,6 +5,7 @@ use std::{
     process::ExitCode,
 };
 
+use longsplice_engine::FlowId;
 use serde::de::DeserializeOwned;
 
 use super::{
@@ -37,9 +38,15 @@ pub(super) fn splice(connection: &Connection, common: &Common) -> Result<ExitCod
 }
 
 pub(super) fn unsplice(connection: &Connection, common: &Common) -> Result<ExitCode, Failure> {
-    let again = format!("`longsplice splice {}` splices it again", connection.id);
-    let done = format!("comes back to the relay, and stays there; {again}");
-    change("unsplice", connection, &done, common)
+    change("unsplice", connection, &unspliced(connection.id), common)
+}
+
+/// Tells what becomes of a connection that is taken back. The daemon does not say whether a session of HTTP has it.
+fn unspliced(id: FlowId) -> String {
+    format!(
+        "comes back, and stays relayed; `longsplice splice {id}` splices it again (a reply of `protocol = \"http\"`: its \
+         session relays the rest of it, and it is listed no more)"
+    )
 }
 
 pub(super) fn kill(connection: &Connection, common: &Common) -> Result<ExitCode, Failure> {
@@ -115,4 +122,20 @@ fn when_none_runs(instance: &InstanceName) -> String {
         "Flows that it had spliced, if any, run on in the kernel, and the next daemon adopts them: start one with {start}.\n\
          `--instance NAME` asks another one."
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reply_of_http_is_not_said_to_be_spliced_again() {
+        let text = unspliced(FlowId(17));
+        let (others, reply) = text.split_once("(a reply of `protocol = \"http\"`:").unwrap();
+        assert!(others.contains("`longsplice splice 17`"), "{text}");
+        assert!(
+            reply.contains("relays the rest") && !reply.contains("splice 17"),
+            "{text}"
+        );
+    }
 }
