@@ -6,8 +6,11 @@
 #   PASSES=N                         so many
 #   MINUTES=N                        no further program is begun after so many; 0: no limit
 #   PROGRAMS="splice packets_v6"     some test programs, of whichever package; by default all that need root
-#   LEDGER=FILE                      target/stolen.tsv; a line for each run of a test: commit, program, test, ok or FAILED
+#   LEDGER=FILE                      target/stolen.tsv; a line for each run of a test: commit, program, test, ok or FAILED. A program that
+#                                    ends otherwise than by a failed test has a line for itself: DIED
 #   RUST_TEST_THREADS=N              how many tests of a program run at once; three for each processor
+#
+# Ends with status 1 if a test failed or a program died in this call.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 scripts=$PWD/scripts
@@ -46,6 +49,7 @@ for program in $programs; do
     exit 2
 done
 
+bad=0
 for ((pass = 1; pass <= ${PASSES:-1}; pass++)); do
     for program in $programs; do
         if ((minutes > 0 && SECONDS >= minutes * 60)); then
@@ -55,19 +59,32 @@ for ((pass = 1; pass <= ${PASSES:-1}; pass++)); do
         log=target/stolen/$program-$(date +%s).log
         began=$SECONDS
         IFS=$'\t' read -r _ folder path < <(grep "^$program"$'\t' "$work/programs")
-        (cd "$folder" && "$scripts/stolen.sh" "$path") >"$log" 2>&1
+        status=0
+        (cd "$folder" && "$scripts/stolen.sh" "$path") >"$log" 2>&1 || status=$?
         sed -nE 's/^test (.*) \.\.\. (ok|FAILED)$/\1\t\2/p' "$log" |
-            grep -v -F -f <(sed 's/: .*//' "$LONGSPLICE_NOT_RUN"; echo "a name that no test has") |
+            awk -F'\t' -v file="$LONGSPLICE_NOT_RUN" '
+                BEGIN { while ((getline line <file) > 0) { sub(/: .*/, "", line); not_run[line] } }
+                $2 == "FAILED" || !($1 in not_run)' |
             sed "s/^/$commit\t$program\t/" >>"$ledger"
         failed=$(grep -c '^test .* \.\.\. FAILED$' "$log")
-        echo "pass $pass: $program in $((SECONDS - began)) s, $failed failed ($log)"
-        ((failed > 0)) && sed -nE 's/^test (.*) \.\.\. FAILED$/    \1/p' "$log"
-        ((failed == 0)) && rm "$log"
+        died=""
+        if ((status != 0 && failed == 0)); then
+            died=", it DIED (status $status)"
+            printf '%s\t%s\t-\tDIED\n' "$commit" "$program" >>"$ledger"
+        fi
+        echo "pass $pass: $program in $((SECONDS - began)) s, $failed failed$died ($log)"
+        if ((status == 0 && failed == 0)); then
+            rm "$log"
+        else
+            bad=1
+            sed -nE 's/^test (.*) \.\.\. FAILED$/    \1/p' "$log"
+        fi
     done
 done
 
 echo
 awk -F'\t' '
+    $4 == "DIED" { printf "died: %s at %s\n", $2, $1; next }
     { name = $2 "::" $3; runs[name]++ }
     $4 == "FAILED" { failures[name]++ }
     END {
@@ -78,3 +95,4 @@ awk -F'\t' '
         }
         printf "%d tests, each run %d times or more; %d passed 50 of 50\n", length(runs), least, fifty
     }' "$ledger"
+exit "$bad"

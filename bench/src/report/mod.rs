@@ -26,6 +26,7 @@ mod tables;
 mod target;
 mod template;
 
+pub(crate) use amend::{PASSED_RATE, WIRE_SIZE};
 pub(crate) use command::report;
 pub(crate) use finding::{Comparison, Finding, Results};
 #[cfg(test)]

@@ -6,17 +6,11 @@ use longsplice_lab::{Line, LineOptions};
 use super::Scope;
 use crate::contender::{Contender, Rig, Rounds};
 use crate::iperf::{Bulk, GBPS};
-use crate::report::{Comparison, Finding, Results, Series, Target};
+use crate::report::{Comparison, Finding, Results, Series, Target, WIRE_SIZE};
 use crate::row::Row;
 
 /// The whole machine's, both ends included.
 const CPU: &str = "CPU s per GB of the whole machine";
-
-/// Rows of the stream without offloads, and their targets.
-pub(crate) const WIRE_SIZE: [(Row, Target); 2] = [
-    (Row::splice(4), Target::AtLeast { must: 0.95, aim: 1.1 }),
-    (Row::translation(4), Target::AtLeast { must: 1.0, aim: 1.15 }),
-];
 
 /// Measures rows 1 and 2.
 pub(super) fn with_offloads(scope: &Scope<'_>) -> Result<Results> {

@@ -29,9 +29,6 @@ mod vanished;
 mod wakes;
 mod wan;
 
-pub(crate) use accelerator::relay::PASSED_RATE;
-pub(crate) use bulk::WIRE_SIZE as BULK_WIRE_SIZE;
-
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -440,7 +437,7 @@ mod tests {
         };
         let experiment = of(Row::translation(4)).unwrap();
         let error = anyhow::anyhow!("so");
-        let found = BULK_WIRE_SIZE.map(|(row, _)| Finding::failed(row, "m", &error));
+        let found = report::WIRE_SIZE.map(|(row, _)| Finding::failed(row, "m", &error));
         let found = found.into_iter().fold(Results::default(), Results::find);
         assert_eq!(experiment.settle(Ok(found.clone())), found);
         let failed = experiment.settle(Err(error));

@@ -25,7 +25,7 @@ pub(crate) struct Programs {
 }
 
 /// Name of a hook, and its number for tcx links.
-pub(crate) type Hook = (&'static str, u32);
+type Hook = (&'static str, u32);
 const EGRESS: Hook = ("egress", libbpf_sys::BPF_TCX_EGRESS);
 const INGRESS: Hook = ("ingress", libbpf_sys::BPF_TCX_INGRESS);
 

@@ -8,7 +8,7 @@ use std::{
 
 use libbpf_rs::libbpf_sys;
 
-use crate::{attach::Hook, links, pins::owned};
+use crate::{links, pins::owned};
 
 /// Maximum number of programs at a hook: `BPF_MPROG_MAX` (linux/bpf_mprog.h).
 const MOST: usize = 64;
@@ -40,7 +40,11 @@ struct Identity {
 /// are the same. On a kernel without tcx ours is absent.
 ///
 /// Without CAP_SYS_ADMIN programs are seen by their numbers alone: their name is [`UNKNOWN`] then.
-pub(crate) fn before(ours: u32, ifindex: u32, (hook, kind): Hook) -> io::Result<Option<Vec<Foreign>>> {
+pub(crate) fn before(
+    ours: u32,
+    ifindex: u32,
+    (hook, kind): (&'static str, u32),
+) -> io::Result<Option<Vec<Foreign>>> {
     let ids = match query(ifindex, kind) {
         Err(e) if matches!(e.raw_os_error(), Some(libc::EINVAL | libc::ENODEV)) => return Ok(None),
         ids => ids?,
@@ -71,7 +75,7 @@ pub(crate) fn before(ours: u32, ifindex: u32, (hook, kind): Hook) -> io::Result<
 }
 
 /// Returns true if a program stands at a tcx hook of this kind of an interface.
-pub(crate) fn has(program: u32, ifindex: u32, (_, kind): Hook) -> io::Result<bool> {
+pub(crate) fn has(program: u32, ifindex: u32, (_, kind): (&'static str, u32)) -> io::Result<bool> {
     Ok(query(ifindex, kind)?.contains(&program))
 }
 

@@ -14,7 +14,7 @@ use super::super::middle::all_ok;
 use super::super::rate;
 use crate::contender::{Contender, Rig};
 use crate::cores;
-use crate::report::{Comparison, Finding, Results, Series, Target};
+use crate::report::{Comparison, Finding, PASSED_RATE, Results, Series, Target};
 use crate::row::Row;
 
 /// Those of the rate: one lets connections on a short path pass through, one takes each over.
@@ -30,10 +30,6 @@ const SENDERS: [Contender; 3] = [
     Contender::AnsweredEarly,
     Contender::NginxTransparent,
 ];
-
-/// Measure of the rate of connections that the accelerator leaves alone.
-pub(crate) const PASSED_RATE: &str = "connections per second of one core that pass through, as those on a short path do, a message each way / nginx as \
-     a transparent relay";
 
 const RATE: &str = "connections for each busy second of the middle's core";
 const GOODPUT: &str = "goodput, Mbit/s";

@@ -1,5 +1,6 @@
 //! Moves the bytes of a pair through this process, and decides when to stop. It knows of no flow.
 
+pub(crate) mod crowd;
 pub(crate) mod gate;
 pub(crate) mod idle;
 #[cfg(test)]

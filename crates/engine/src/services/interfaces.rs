@@ -96,7 +96,7 @@ struct Watched {
 #[derive(Debug, Default)]
 pub(crate) struct Interfaces {
     watched: RwLock<HashMap<u32, Watched>>,
-    /// Held by the one that attaches or detaches programs.
+    /// Keeps two tasks from attaching or detaching programs at the same time.
     change: Mutex<()>,
 }
 

@@ -11,7 +11,7 @@ use longsplice_dataplane::{Direction, Mapping, PerSide, Side, monotonic};
 use longsplice_repair::options;
 use tokio::time::{Instant, sleep_until};
 
-use super::{exit::Exit, yielding::Yielding};
+use super::exit::Exit;
 use crate::{
     api::{
         Acceleration, FlowId, FlowState, LegInfo, Outstanding, Pair,
@@ -22,6 +22,7 @@ use crate::{
     flow::{Flow, assess},
     kernel::socket::{cookies, prepare_socket},
     relay::{
+        crowd::Yielding,
         gate::Gate,
         idle::Idleness,
         meter::{FullBuffers, Meter},

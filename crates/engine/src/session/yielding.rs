@@ -1,9 +1,6 @@
 //! Lets an accelerated pair leave room in a bottleneck that it fills and shares, before it is spliced.
 
-use std::{
-    sync::atomic::{AtomicU32, Ordering},
-    time::Duration,
-};
+use std::{sync::atomic::Ordering, time::Duration};
 
 use longsplice_core::{
     advisor::{Crowd, LegSample},
@@ -14,43 +11,10 @@ use longsplice_repair::options;
 use tokio::time::Instant;
 
 use super::pair::Session;
-use crate::relay::gate::Due;
+use crate::relay::{crowd::Counted, gate::Due};
 
 /// Longest time between two looks at a pair that leaves room: there may be others no more.
 const LOOK: Duration = Duration::from_millis(500);
-
-/// Part of a pair in a full bottleneck.
-#[derive(Debug, Default)]
-pub(super) struct Yielding<'a> {
-    /// Count of the pair among those that have a queue.
-    counted: Option<Counted<'a>>,
-    /// Leg whose socket is paced, and the time until which the pair leaves room.
-    paced: Option<(Side, Instant)>,
-}
-
-impl Yielding<'_> {
-    /// Counts the pair no longer: it is relayed no more.
-    pub(super) fn leave(&mut self) {
-        self.counted = None;
-    }
-}
-
-/// Counts one for as long as it lives.
-#[derive(Debug)]
-struct Counted<'a>(&'a AtomicU32);
-
-impl Counted<'_> {
-    fn new(count: &AtomicU32) -> Counted<'_> {
-        count.fetch_add(1, Ordering::Relaxed);
-        Counted(count)
-    }
-}
-
-impl Drop for Counted<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
 
 impl Session<'_> {
     /// Counts the pair among those that have a queue, while it has one or leaves room behind one.
