@@ -160,8 +160,7 @@ fn start_nginx(
 }
 
 /// Writes a configuration to a directory of its own (`@DIR@`), with an address (`@LISTEN@`) and the number of its processors
-/// (`@WORKERS@`), its other `@NAMES@` replaced by
-/// values.
+/// (`@WORKERS@`), its other `@NAMES@` replaced by values.
 fn configuration(
     room: &Room,
     name: &str,

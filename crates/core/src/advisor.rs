@@ -309,7 +309,7 @@ impl Thresholds {
             return false;
         };
         // A node before the bottleneck, if there is one, yields first: two of them would leave too much.
-        let turns = if queue.is_received { 2 } else { 1 };
+        let turns = if leg.receives { 2 } else { 1 };
         if queue.time < turns * path.saturating_mul(QUEUE_ROUNDS).max(QUEUE_TIME) {
             return false;
         }

@@ -21,6 +21,13 @@ fn move_address(net: &Line, device: &str) {
     ip(&net.forwarder, &format!("link set {device} up"));
 }
 
+/// Puts the bridge `br0` over `f0`.
+fn bridge(net: &Line) {
+    ip(&net.forwarder, "link add br0 type bridge");
+    ip(&net.forwarder, "link set f0 master br0");
+    move_address(net, "br0");
+}
+
 /// Returns the MAC address of a device.
 fn mac_of(namespace: &Namespace, device: &str) -> String {
     let line = ip(namespace, &format!("-br link show dev {device}"));
@@ -47,10 +54,8 @@ fn to_and_fro(daemon: &Daemon, pair: &mut Pair, state: &str) {
 fn a_leg_over_a_bridge() {
     for (policy, state) in Policy::BOTH_ON_DEMAND {
         let net = net("dev-bridge");
-        ip(&net.forwarder, "link add br0 type bridge");
-        ip(&net.forwarder, "link set f0 master br0");
+        bridge(&net);
         ip(&net.forwarder, "addr add 198.18.8.1/24 dev f0");
-        move_address(&net, "br0");
         let bed = Bed::on(net, policy, |c| c);
         let mut pair = bed.connect();
         to_and_fro(&bed.daemon, &mut pair, state);
@@ -63,11 +68,9 @@ fn a_leg_over_a_bridge() {
 fn rules_are_for_a_bridge_and_not_for_its_port() {
     let (policy, state) = Policy::BOTH_ON_DEMAND[1];
     let net = net("dev-rules");
-    ip(&net.forwarder, "link add br0 type bridge");
-    ip(&net.forwarder, "link set f0 master br0");
+    bridge(&net);
     ip(&net.forwarder, "link add other type veth peer name other1");
     ip(&net.forwarder, "link set other up");
-    move_address(&net, "br0");
     let bed = Bed::on(net, policy, |c| c);
     let mut pair = bed.connect();
     pair.exchange(BYTES);

@@ -13,8 +13,6 @@ pub struct StandingQueue {
     pub highest: Duration,
     /// Time for which it stands.
     pub time: Duration,
-    /// True if the stream has come through it, from a sender beyond; false if it is the sender's own leg.
-    pub is_received: bool,
 }
 
 /// Watches a leg: keeps its lowest round-trip time, and when the present queue began.
@@ -28,7 +26,7 @@ pub struct QueueWatch {
 impl QueueWatch {
     /// Notes a round-trip time at an age of the connection: the smoothed one, and the lowest as far as the kernel knows
     /// it. A queue is longer than a quarter of the round trip of the whole `path`, so that it feeds the path's bottleneck
-    /// while a sender at its far end halves its rate. Returns the queue, if there is one, as one that we feed.
+    /// while a sender at its far end halves its rate. Returns the queue, if there is one.
     pub fn note(
         &mut self,
         age: Duration,
@@ -52,7 +50,6 @@ impl QueueWatch {
         Some(StandingQueue {
             highest,
             time: age.saturating_sub(began),
-            is_received: false,
         })
     }
 
@@ -85,7 +82,6 @@ mod tests {
             Some(StandingQueue {
                 highest: ms(highest),
                 time: ms(time),
-                is_received: false,
             })
         };
         assert_eq!(at(500, 120), seen(40, 0));

@@ -87,6 +87,8 @@ pub struct LegSample {
     pub peer_window: u32,
     /// Share of the last samples in which our send buffer was the limit, in percent, the latest ones with the most weight.
     pub send_buffer_limited: u32,
+    /// True if the peer has sent later than our socket: the stream has come through this leg's queue.
+    pub receives: bool,
     /// Queue that stands on this leg, if one does ([`QueueWatch`](super::QueueWatch)).
     pub standing_queue: Option<StandingQueue>,
 }

@@ -31,6 +31,7 @@ fn leg(rtt: Duration) -> LegSample {
         receive_buffer: 12 << 20,
         peer_window: 6 << 20,
         send_buffer_limited: 0,
+        receives: false,
         standing_queue: None,
     }
 }

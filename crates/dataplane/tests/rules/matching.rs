@@ -156,7 +156,7 @@ fn headers_between_are_passed_over() {
         extended(&[fragment(1)]),
         extended(&[padded(DESTINATIONS), fragment(0)]),
         extended(&vec![padded(DESTINATIONS); 9]),
-        // As many as fit 1,500 bytes.
+        // Fill 1,500 bytes.
         extended(&vec![padded(DESTINATIONS); 180]),
     ] {
         ways.gives(&packet, "dropped", SHOT);

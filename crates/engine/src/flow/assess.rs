@@ -185,6 +185,7 @@ pub(crate) fn sample(socket: &TcpStream, info: &TcpInfo) -> LegSample {
         receive_buffer: 0,
         peer_window: info.snd_wnd().unwrap_or(u32::MAX),
         send_buffer_limited: 0,
+        receives: false,
         standing_queue: None,
     }
 }

@@ -1,6 +1,5 @@
 //! Moves the bytes of a pair through this process, and decides when to stop. It knows of no flow.
 
-pub(crate) mod crowd;
 pub(crate) mod gate;
 pub(crate) mod idle;
 #[cfg(test)]
@@ -10,3 +9,4 @@ pub(crate) mod pump;
 pub(crate) mod queue;
 pub(crate) mod throttle;
 pub(crate) mod traps;
+pub(crate) mod yielding;

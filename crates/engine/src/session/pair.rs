@@ -22,7 +22,6 @@ use crate::{
     flow::{Flow, assess},
     kernel::socket::{cookies, prepare_socket},
     relay::{
-        crowd::Yielding,
         gate::Gate,
         idle::Idleness,
         meter::{FullBuffers, Meter},
@@ -30,6 +29,7 @@ use crate::{
         queue::QueueLimit,
         throttle::Throttle,
         traps::{Distance, Traps},
+        yielding::Yielding,
     },
     services::{
         registry::{Entry, Registered},

@@ -3,7 +3,7 @@
 use std::{io, sync::atomic::Ordering, time::Duration};
 
 use longsplice_core::{
-    advisor::{Advice, FINAL_TIME, LegSample, QueueWatch, StandingQueue, Thresholds, advise},
+    advisor::{Advice, FINAL_TIME, LegSample, QueueWatch, Thresholds, advise},
     patience::Waiter,
     reason::{RelayReason, SpliceReason},
 };
@@ -356,10 +356,8 @@ impl Session<'_> {
             if rests {
                 watch.rest();
             }
-            sample.standing_queue = queue.filter(|_| !rests).map(|queue| StandingQueue {
-                is_received: receives,
-                ..queue
-            });
+            sample.standing_queue = queue.filter(|_| !rests);
+            sample.receives = receives;
             sample.min_rtt = watch.lowest();
         }
     }

@@ -11,7 +11,7 @@ use longsplice_repair::options;
 use tokio::time::Instant;
 
 use super::pair::Session;
-use crate::relay::{crowd::Counted, gate::Due};
+use crate::relay::{gate::Due, yielding::Counted};
 
 /// Longest time between two looks at a pair that leaves room: there may be others no more.
 const LOOK: Duration = Duration::from_millis(500);
@@ -30,9 +30,8 @@ impl Session<'_> {
     /// Begins to leave room to others, if they have less than a fair share; returns that a splice is due otherwise.
     pub(super) fn yields(&mut self, now: Instant, plain_percent: u32, samples: &[LegSample]) -> Due {
         let queues = Side::BOTH.into_iter().zip(samples);
-        let queues = queues.filter_map(|(side, leg)| Some((side, leg.standing_queue?)));
-        let longest = queues.max_by_key(|(_, queue)| queue.time);
-        let sender = longest.map_or(Side::Client, |(side, queue)| match queue.is_received {
+        let longest = queues.max_by_key(|(_, leg)| leg.standing_queue.map(|queue| queue.time));
+        let sender = longest.map_or(Side::Client, |(side, leg)| match leg.receives {
             true => side,
             false => side.other(),
         });

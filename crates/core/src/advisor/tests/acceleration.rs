@@ -179,7 +179,6 @@ fn a_full_bottleneck_is_left_to_the_ends() {
         Some(StandingQueue {
             highest: ms(highest),
             time: ms(time),
-            is_received: false,
         })
     };
     let lossy = |leg: LegSample| LegSample {
@@ -249,12 +248,9 @@ fn a_full_bottleneck_is_left_to_the_ends() {
     };
     assert_eq!(released(&thresholds, behind, leg(ms(60))), queue);
     for (time, expected) in [(1_119, None), (1_120, queue)] {
-        let standing_queue = standing(100, time).map(|queue| StandingQueue {
-            is_received: true,
-            ..queue
-        });
         let behind = LegSample {
-            standing_queue,
+            receives: true,
+            standing_queue: standing(100, time),
             ..behind
         };
         assert_eq!(
@@ -281,7 +277,6 @@ fn a_queue_that_may_stand_is_looked_at_each_round_trip() {
         standing_queue: Some(StandingQueue {
             highest: ms(100),
             time: ms(100),
-            is_received: false,
         }),
         ..lossy
     };

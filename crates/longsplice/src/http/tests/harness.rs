@@ -47,6 +47,12 @@ impl Switch {
         Switch::with(server, &format!("[listener.http]\n{http}\n{more}"))
     }
 
+    /// Starts one that routes all requests to the upstream `v`: this server, with these keys.
+    pub(super) async fn of_v(server: SocketAddr, http: &str, keys: &str) -> Switch {
+        let keys = format!("servers = \"{server}\"\n{keys}");
+        Switch::new(server, http, &to_v(&keys)).await
+    }
+
     /// Starts a listener with these keys, and the tables behind them.
     pub(super) fn with(server: SocketAddr, keys: &str) -> Switch {
         let config = parse(server, keys);
@@ -255,6 +261,15 @@ impl Server {
         Client(connection.expect("no connection").unwrap())
     }
 
+    /// Sends a request, and answers it on the new connection over which it comes. Reads the reply to its end. Returns
+    /// the new connection.
+    pub(super) async fn exchange(&mut self, client: &mut Client, request: &str, reply: &str) -> Client {
+        client.send(request).await;
+        let mut at_server = self.next().await;
+        answer(client, &mut at_server, reply).await;
+        at_server
+    }
+
     /// Returns a further connection that is there already.
     pub(super) fn another(&mut self) -> Option<Client> {
         self.connections.try_recv().ok().map(Client)
@@ -272,6 +287,28 @@ pub(super) async fn until(what: &str, mut so: impl FnMut() -> bool) {
         timeout(PATIENCE, waited).await.is_ok(),
         "{what}: it never came to that"
     );
+}
+
+/// Returns the tables that route all requests to the upstream `v`, which has these keys.
+pub(super) fn to_v(keys: &str) -> String {
+    format!("[[listener.route]]\npath_prefix = \"/\"\nupstream = \"v\"\n[[upstream]]\nname = \"v\"\n{keys}\n")
+}
+
+/// Sends a request, and has the server's connection answer it. Reads the reply to its end.
+pub(super) async fn exchange(client: &mut Client, request: &str, at_server: &mut Client, reply: &str) {
+    client.send(request).await;
+    answer(client, at_server, reply).await;
+}
+
+async fn answer(client: &mut Client, at_server: &mut Client, reply: &str) {
+    at_server.until("\r\n\r\n").await;
+    at_server.send(reply).await;
+    client.until(end(reply)).await;
+}
+
+/// Returns the last bytes of a reply, which a Date does not move.
+fn end(reply: &str) -> &str {
+    &reply[reply.len() - 4..]
 }
 
 /// Returns a reply with this body.

@@ -2,7 +2,7 @@
 
 use tokio::io::AsyncWriteExt;
 
-use super::harness::{Certified, Client, Server, Switch, ok, read_until, until};
+use super::harness::{Certified, Client, Server, Switch, exchange, ok, read_until, to_v, until};
 
 const PLAIN: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 const CHALLENGE: &str = "HTTP/1.1 401 x\r\nWWW-Authenticate: NTLM TYPE2\r\nContent-Length: 0\r\n\r\n";
@@ -12,27 +12,10 @@ fn with(credentials: &str) -> String {
     format!("GET / HTTP/1.1\r\nHost: a\r\nAuthorization: {credentials}\r\n\r\n")
 }
 
-/// Returns the last bytes of a reply, which a Date does not move.
-fn end(reply: &str) -> &str {
-    &reply[reply.len() - 4..]
-}
-
-/// Sends a request, and has the server's connection answer it.
-async fn exchange(client: &mut Client, request: &str, at_server: &mut Client, reply: &str) {
-    client.send(request).await;
-    at_server.until("\r\n\r\n").await;
-    at_server.send(reply).await;
-    client.until(end(reply)).await;
-}
-
 /// Returns a table of an upstream `v` that takes all requests, with these servers in turn.
 fn in_turn(servers: &[&Server], keys: &str) -> String {
     let list: Vec<_> = servers.iter().map(|s| format!("\"{}\"", s.address)).collect();
-    format!(
-        "[[listener.route]]\npath_prefix = \"/\"\nupstream = \"v\"\n[[upstream]]\nname = \"v\"\nservers = [{}]\n\
-         {keys}\n",
-        list.join(", ")
-    )
+    to_v(&format!("servers = [{}]\n{keys}", list.join(", ")))
 }
 
 #[tokio::test]
@@ -45,17 +28,9 @@ async fn a_connection_with_a_challenge_or_credentials_is_one_clients_alone() {
         let mut server = Server::new().await;
         let switch = Switch::new(server.address, "", "").await;
         let mut client = switch.client().await;
-        client.send(first).await;
-        let mut at_server = server.next().await;
-        at_server.until("\r\n\r\n").await;
-        at_server.send(&reply).await;
-        client.until(end(&reply)).await;
+        let mut at_server = server.exchange(&mut client, first, &reply).await;
         let mut other = switch.client().await;
-        other.send(PLAIN).await;
-        let mut of_other = server.next().await;
-        of_other.until("\r\n\r\n").await;
-        of_other.send(ok("other")).await;
-        other.until("other").await;
+        let _of_other = server.exchange(&mut other, PLAIN, &ok("other")).await;
         until("the other's connection is idle", || {
             switch.status("u", 0).idle == 1
         })
@@ -77,11 +52,7 @@ async fn credentials_of_a_request_alone_leave_its_connection_to_all() {
     let switch = Switch::new(server.address, "", "").await;
     let basic = "HTTP/1.1 401 x\r\nWWW-Authenticate: Basic realm=\"NTLM\"\r\nContent-Length: 0\r\n\r\n";
     let mut client = switch.client().await;
-    client.send(PLAIN).await;
-    let mut at_server = server.next().await;
-    at_server.until("\r\n\r\n").await;
-    at_server.send(basic).await;
-    client.until("\r\n\r\n").await;
+    let mut at_server = server.exchange(&mut client, PLAIN, basic).await;
     exchange(&mut client, &with("Basic eA=="), &mut at_server, &ok("12345")).await;
     until("it is idle", || switch.status("u", 0).idle == 1).await;
     exchange(&mut switch.client().await, PLAIN, &mut at_server, &ok("other")).await;
@@ -114,12 +85,7 @@ async fn one_that_the_server_has_closed_is_replaced() {
     let mut server = Server::new().await;
     let switch = Switch::new(server.address, "", "").await;
     let mut client = switch.client().await;
-    client.send(PLAIN).await;
-    let mut at_server = server.next().await;
-    at_server.until("\r\n\r\n").await;
-    at_server.send(CHALLENGE).await;
-    client.until("\r\n\r\n").await;
-    drop(at_server);
+    drop(server.exchange(&mut client, PLAIN, CHALLENGE).await);
     client
         .send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\nx")
         .await;
@@ -140,12 +106,7 @@ async fn each_upstream_has_its_own() {
     let to_v = PLAIN.replace("GET /", "GET /v");
     let mut connections = Vec::new();
     for (request, server) in [(PLAIN, &mut of_u), (&to_v, &mut of_v)] {
-        client.send(request).await;
-        let mut at_server = server.next().await;
-        at_server.until("\r\n\r\n").await;
-        at_server.send(CHALLENGE).await;
-        client.until("\r\n\r\n").await;
-        connections.push(at_server);
+        connections.push(server.exchange(&mut client, request, CHALLENGE).await);
     }
     for _ in 0..2 {
         for (request, at_server) in [PLAIN, &to_v].into_iter().zip(&mut connections) {

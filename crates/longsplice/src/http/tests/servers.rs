@@ -4,14 +4,9 @@ use std::time::{Duration, Instant};
 
 use tokio::time::sleep;
 
-use super::harness::{Client, Server, Switch, ok, until};
+use super::harness::{Client, Server, Switch, exchange, ok, to_v, until};
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
-
-/// Returns the tables that route all requests to the upstream `v`, which has these keys.
-fn to_v(keys: &str) -> String {
-    format!("[[listener.route]]\npath_prefix = \"/\"\nupstream = \"v\"\n[[upstream]]\nname = \"v\"\n{keys}\n")
-}
 
 /// Returns an address without a listener.
 fn closed() -> std::net::SocketAddr {
@@ -25,20 +20,13 @@ async fn a_client_whose_bytes_are_not_read_as_http_gets_a_new_connection() {
     let switch = Switch::new(server.address, "", "").await;
     let beside = switch.beside();
     let mut client = switch.client().await;
-    client.send(GET).await;
-    let mut at_server = server.next().await;
-    at_server.until("\r\n\r\n").await;
-    at_server.send(ok("one")).await;
-    client.until("one").await;
+    let mut at_server = server.exchange(&mut client, GET, &ok("one")).await;
     until("its connection is idle", || switch.status("u", 0).idle == 1).await;
     let mut other = Client::of(&beside).await;
     other.send("no HTTP").await;
     server.next().await.until("no HTTP").await;
     // The idle connection is still there for requests.
-    client.send(GET).await;
-    at_server.until("\r\n\r\n").await;
-    at_server.send(ok("two")).await;
-    client.until("two").await;
+    exchange(&mut client, GET, &mut at_server, &ok("two")).await;
 }
 
 #[tokio::test]
@@ -80,11 +68,8 @@ async fn all_failures_of_a_request_count_together_and_no_server_is_tried_twice()
 #[tokio::test]
 async fn a_server_whose_bodies_are_nonsense_goes_out() {
     let mut server = Server::new().await;
-    let keys = format!(
-        "servers = \"{}\"\noutlier_detection = {{ failures = 2, period = \"1h\" }}",
-        server.address
-    );
-    let switch = Switch::new(server.address, "", &to_v(&keys)).await;
+    let keys = "outlier_detection = { failures = 2, period = \"1h\" }";
+    let switch = Switch::of_v(server.address, "", keys).await;
     for (host, state) in [(1, "up"), (2, "out")] {
         let mut client = switch.client_at(host).await;
         client.send(GET).await;
@@ -106,11 +91,8 @@ async fn a_reply_that_its_client_has_made_unfit_is_not_held_against_the_server()
     let long = |n| "x".repeat(n);
     let fields = |n| (0..n).map(|_| "x: y\r\n").collect::<String>();
     let mut server = Server::new().await;
-    let keys = format!(
-        "servers = \"{}\"\noutlier_detection = {{ failures = 1, period = \"1h\" }}",
-        server.address
-    );
-    let switch = Switch::new(server.address, "", &to_v(&keys)).await;
+    let keys = "outlier_detection = { failures = 1, period = \"1h\" }";
+    let switch = Switch::of_v(server.address, "", keys).await;
     let cases = [
         (GET, format!("HTTP/1.1 200 OK\r\nx: {}\r\n\r\n", long(40_000))),
         (GET, format!("HTTP/1.1 200 {}\r\n\r\n", long(20_000))),
@@ -187,11 +169,8 @@ async fn the_time_of_a_reply_begins_when_its_request_has_ended() {
 async fn a_server_that_never_says_continue_is_late_and_stays_up() {
     let expects = "PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\nExpect: 100-continue\r\n\r\n";
     let mut server = Server::new().await;
-    let keys = format!(
-        "servers = \"{}\"\noutlier_detection = {{ failures = 1, period = \"1h\" }}",
-        server.address
-    );
-    let switch = Switch::new(server.address, "reply_timeout = \"300ms\"", &to_v(&keys)).await;
+    let keys = "outlier_detection = { failures = 1, period = \"1h\" }";
+    let switch = Switch::of_v(server.address, "reply_timeout = \"300ms\"", keys).await;
     // The client alone chooses to withhold the body. A server that has all of it has no excuse.
     for (failures, sent, state) in [
         (1, "", "up"),
@@ -237,11 +216,8 @@ async fn a_server_that_gives_a_withheld_body_up_stays_up() {
     const BEGUN: &str = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\nx";
     const WHOLE: &str = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\nx";
     let mut server = Server::new().await;
-    let keys = format!(
-        "servers = \"{}\"\noutlier_detection = {{ failures = 5, period = \"1h\" }}",
-        server.address
-    );
-    let switch = Switch::new(server.address, "", &to_v(&keys)).await;
+    let keys = "outlier_detection = { failures = 5, period = \"1h\" }";
+    let switch = Switch::of_v(server.address, "", keys).await;
     // Let two clients take turns: the failures of one alone would not count in any case.
     let cases = (0..20).map(|_| (BEGUN, "up"));
     let dead = [(WHOLE, "up"); 4].into_iter().chain([(WHOLE, "out")]);
@@ -265,35 +241,21 @@ async fn a_server_that_gives_a_withheld_body_up_stays_up() {
 #[tokio::test]
 async fn idle_connections_that_name_a_client_end_with_it() {
     let mut server = Server::new().await;
-    let keys = format!(
-        "servers = \"{}\"\nsend_proxy = \"v1\"\nmax_idle = 2\nidle_timeout = \"1h\"",
-        server.address
-    );
-    let switch = Switch::new(server.address, "", &to_v(&keys)).await;
+    let keys = "send_proxy = \"v1\"\nmax_idle = 2\nidle_timeout = \"1h\"";
+    let switch = Switch::of_v(server.address, "", keys).await;
     let idle = async |n| until("it has so many idle ones", || switch.status("v", 0).idle == n).await;
     let mut lives = switch.client().await;
-    lives.send(GET).await;
-    let mut of_lives = server.next().await;
-    of_lives.until("\r\n\r\n").await;
-    of_lives.send(ok("one")).await;
-    lives.until("one").await;
+    let mut of_lives = server.exchange(&mut lives, GET, &ok("one")).await;
     idle(1).await;
     for _ in 0..4 {
         let mut client = switch.client().await;
-        client.send(GET).await;
-        let mut at_server = server.next().await;
-        at_server.until("\r\n\r\n").await;
-        at_server.send(ok("one")).await;
-        client.until("one").await;
+        let mut at_server = server.exchange(&mut client, GET, &ok("one")).await;
         idle(2).await;
         drop(client);
         assert_eq!(at_server.rest().await, (String::new(), true));
         idle(1).await;
     }
-    lives.send(GET).await;
-    of_lives.until("\r\n\r\n").await;
-    of_lives.send(ok("two")).await;
-    lives.until("two").await;
+    exchange(&mut lives, GET, &mut of_lives, &ok("two")).await;
     assert!(server.another().is_none());
     drop(lives);
     idle(0).await;

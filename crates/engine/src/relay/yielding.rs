@@ -26,6 +26,7 @@ impl Yielding<'_> {
 pub(crate) struct Counted<'a>(&'a AtomicU32);
 
 impl Counted<'_> {
+    /// Adds one to a count.
     pub(crate) fn new(count: &AtomicU32) -> Counted<'_> {
         count.fetch_add(1, Ordering::Relaxed);
         Counted(count)
