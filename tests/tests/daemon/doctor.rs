@@ -31,6 +31,16 @@ fn what_is_mounted_read_only_is_missing() {
     }
 }
 
+/// A tun has no hardware address.
+#[test]
+fn an_interface_without_a_hardware_address_is_named() {
+    let script =
+        "ip tuntap add dev bare mode tun && ip link set dev bare up && ip link set dev lo up && exec \"$@\"";
+    let found = findings(&["unshare", "--net", "sh", "-c", script, "sh"]);
+    let named = found.iter().find(|f| f["check"] == "interfaces").unwrap();
+    assert_eq!(named["text"], "flows can be spliced over bare lo");
+}
+
 /// The comparison of tc and XDP translates real segments: its figures, or the lack of an ability, are the finding.
 #[test]
 fn segments_of_the_comparison_are_forwarded() {

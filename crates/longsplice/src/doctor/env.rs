@@ -1,13 +1,15 @@
 //! Abstracts the machine that is examined.
 
-use std::{fs, io, path::Path, process::Command};
+use std::{error::Error, fs, io, path::Path, process::Command};
 
+use futures_util::TryStreamExt;
 use longsplice_engine::{
     ProgramsBefore,
     measure::{self, SegmentCost},
     notrack,
 };
-use nix::net::if_::{InterfaceFlags, if_nametoindex};
+use nix::net::if_::if_nametoindex;
+use rtnetlink::packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 
 use crate::address::PortRange;
@@ -108,23 +110,8 @@ impl Env for Machine {
         fs::read_link(path).map(|p| p.to_string_lossy().into_owned())
     }
 
-    /// Lists the interfaces over netlink, by getifaddrs(3): /sys/class/net shows the namespace in which /sys was
-    /// mounted, which differs after `nsenter --net`.
     fn interfaces(&self) -> Vec<Interface> {
-        let Ok(addresses) = nix::ifaddrs::getifaddrs() else {
-            return Vec::new();
-        };
-        let link = |a: nix::ifaddrs::InterfaceAddress| {
-            let kind = a.address?.as_link_addr()?.hatype();
-            Some(Interface {
-                name: a.interface_name,
-                kind,
-                up: a.flags.contains(InterfaceFlags::IFF_UP),
-                point_to_point: a.flags.contains(InterfaceFlags::IFF_POINTOPOINT)
-                    && !a.flags.contains(InterfaceFlags::IFF_BROADCAST),
-            })
-        };
-        let mut all: Vec<_> = addresses.filter_map(link).collect();
+        let mut all = links().unwrap_or_default();
         all.sort_by(|a, b| a.name.cmp(&b.name));
         all
     }
@@ -163,4 +150,33 @@ impl Env for Machine {
     fn programs_before(&self) -> Option<ProgramsBefore> {
         longsplice_engine::programs_before_instances()
     }
+}
+
+/// Asks the kernel for the interfaces of this network namespace. The addresses of getifaddrs(3) tell no type of an interface
+/// without a hardware address, and /sys/class/net shows the namespace in which /sys was mounted.
+fn links() -> Result<Vec<Interface>, Box<dyn Error>> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        let (connection, handle, _) = rtnetlink::new_connection()?;
+        tokio::spawn(connection);
+        let found: Vec<_> = handle.link().get().execute().try_collect().await?;
+        Ok(found.iter().filter_map(interface).collect())
+    })
+}
+
+/// Returns an interface as the kernel describes it.
+fn interface(link: &LinkMessage) -> Option<Interface> {
+    let flags = link.header.flags;
+    let name = link.attributes.iter().find_map(|attribute| match attribute {
+        LinkAttribute::IfName(name) => Some(name.clone()),
+        _ => None,
+    })?;
+    Some(Interface {
+        name,
+        kind: link.header.link_layer_type.into(),
+        up: flags.contains(LinkFlags::Up),
+        point_to_point: flags.contains(LinkFlags::Pointopoint) && !flags.contains(LinkFlags::Broadcast),
+    })
 }
