@@ -19,6 +19,9 @@ use crate::config::OnFull;
 /// Interval between attempts to accept: another process may free what is missing without notice.
 const RETRY: Duration = Duration::from_secs(1);
 
+/// Shortest time between two lines of the log about one limit. Connections that end make room for a moment, again and again.
+const NOTICES: Duration = Duration::from_secs(60);
+
 /// Longest wait for a further connection before the socket closes: connections that were made earlier are there within
 /// this time.
 const LAST_CALL: Duration = Duration::from_millis(20);
@@ -49,8 +52,9 @@ async fn accept_until_closed(
         service: Arc::clone(&service.borrow()),
         services: service.clone(),
         stopping: stopping.clone(),
-        full: false,
-        short: false,
+        full: Notice::default(),
+        short: Notice::default(),
+        is_short: false,
     };
     loop {
         // Handle accepted connections outside of this `select`: a cancelled branch would lose them.
@@ -85,10 +89,29 @@ struct Admission {
     services: watch::Receiver<Arc<Service>>,
     /// Cancelled when the daemon shuts down.
     stopping: CancellationToken,
-    /// True if `max_connections` was reached, and the log shows it.
-    full: bool,
-    /// True if descriptors or memory are short, and the log shows it.
-    short: bool,
+    /// Notice that `max_connections` was reached.
+    full: Notice,
+    /// Notice that descriptors or memory are short.
+    short: Notice,
+    /// True if they are short, and the log shows it.
+    is_short: bool,
+}
+
+/// Line of the log about a limit: one for each time that it is reached, but not for each connection that finds it reached again.
+#[derive(Debug, Default)]
+struct Notice {
+    written: Option<Instant>,
+}
+
+impl Notice {
+    /// Returns true if the line is due, which is to be written then.
+    fn is_due(&mut self) -> bool {
+        let is_due = self.written.is_none_or(|at| at.elapsed() >= NOTICES);
+        if is_due {
+            self.written = Some(Instant::now());
+        }
+        is_due
+    }
 }
 
 impl Admission {
@@ -128,7 +151,6 @@ impl Admission {
                 () = self.stopping.cancelled() => break slots.take_beyond(),
             }
         };
-        self.full = false;
         let descriptors = match self.service.shared.resources.try_pair() {
             Some(pair) => {
                 self.say_plenty();
@@ -155,19 +177,18 @@ impl Admission {
         }
     }
 
-    // Write one line each time a limit is reached, not for each connection beyond it.
-
     fn say_full(&mut self) {
         let settings = self.service.settings();
         let config = &settings.listener;
-        if !mem::replace(&mut self.full, true) {
+        if self.full.is_due() {
             let max_connections = config.max_connections;
             tracing::warn!(listener = config.name, max_connections, "the listener is full");
         }
     }
 
     fn say_short(&mut self, reason: &str) {
-        if !mem::replace(&mut self.short, true) {
+        if self.short.is_due() {
+            self.is_short = true;
             tracing::warn!(
                 listener = self.service.settings().listener.name,
                 reason,
@@ -177,7 +198,7 @@ impl Admission {
     }
 
     fn say_plenty(&mut self) {
-        if mem::take(&mut self.short) {
+        if mem::take(&mut self.is_short) {
             tracing::info!(
                 listener = self.service.settings().listener.name,
                 "accepting again"

@@ -62,6 +62,24 @@ fn the_limit_of_connections_holds_and_the_others_wait() {
     assert_eq!(&answer, b"y");
 }
 
+/// Lets many connections wait for each other at a full listener: one line tells that.
+#[test]
+fn a_listener_that_stays_full_says_so_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let name = instance("full-once");
+    let file = file_with_limit(dir.path(), &name, "wait");
+    let mut daemon = Daemon::start(&name, &["run", "--config", file.to_str().unwrap()]);
+    let clients: Vec<_> = (0..20).map(|_| daemon.connect()).collect();
+    for mut client in clients {
+        client.write_all(b"x").unwrap();
+        client.read_exact(&mut [0]).unwrap();
+    }
+    daemon.signal(nix::sys::signal::Signal::SIGTERM);
+    assert!(daemon.wait().success());
+    let is_full = |line: &&String| line.contains("the listener is full");
+    assert_eq!(daemon.log.iter().filter(is_full).count(), 1, "{:#?}", daemon.log);
+}
+
 /// Checks that a connection which waits for room, or for descriptors, is served when the daemon shuts down: it is accepted
 /// already.
 #[test]
