@@ -463,3 +463,23 @@ fn a_pair_is_found_while_it_comes_back() {
         pair.close();
     }
 }
+
+#[test]
+fn a_command_about_a_closed_flow_says_that_it_is_ending() {
+    let bed = Bed::with("unsplice-closed", Default::default(), Policy::DETACHED, |c| {
+        c.record_ttl("60s")
+    });
+    let mut pair = bed.connect_spliced("detached");
+    let port = pair.client_port();
+    pair.close();
+    let flow = bed.daemon.wait_state(port, &["closing"]);
+    let answers = [
+        bed.daemon.request_splice(flow.id),
+        bed.daemon.unsplice(flow.id),
+        bed.daemon.kill_flow(flow.id),
+    ];
+    for answer in answers {
+        let error = answer.expect_err("it is closed");
+        assert!(error.contains("is ending"), "{error}");
+    }
+}

@@ -10,7 +10,10 @@ use longsplice_core::{
 };
 use longsplice_dataplane::{Event, Leg, PerSide, SuccessorAction, SuccessorPlan};
 
-use super::successor::{Rest, rejoin_policy};
+use super::{
+    reaper::flow_end,
+    successor::{Rest, rejoin_policy},
+};
 use crate::{
     api::{
         Before, FlowId, LegInfo, Outstanding, Pair, RequestError, Returned,
@@ -29,13 +32,16 @@ use crate::{
 /// Returns the legs of a detached flow.
 ///
 /// # Errors
-/// Returns [`RequestError::NoSuchFlow`] if there is none of this number.
+/// Returns [`RequestError::NoSuchFlow`] if there is none of this number, [`RequestError::Ending`] if it is closed or reset.
 pub(crate) async fn find(context: &Arc<Context>, id: FlowId) -> Result<PerSide<Leg>, RequestError> {
     let found = context
         .run_blocking(move |_, kernel| kernel.plane.find_flow(id.0))
         .await;
     match found.and_then(|directions| directions.ok()?.complete()) {
-        Some((a, b)) if a.slot.is_none() && b.slot.is_none() => Ok(PerSide::new(a.leg, b.leg)),
+        Some((a, b)) if a.slot.is_none() && b.slot.is_none() => match flow_end(&a, &b).is_over() {
+            true => Err(RequestError::Ending(id)),
+            false => Ok(PerSide::new(a.leg, b.leg)),
+        },
         _ => Err(RequestError::NoSuchFlow(id)),
     }
 }
@@ -279,8 +285,8 @@ async fn reclaim_patiently(
             Ok(back) => return Some(back),
             Err(error) => error,
         };
-        if retry.is_first() {
-            tracing::warn!(flow = %id, %error, "a trap of a predecessor was met, but the flow cannot come back for now");
+        if retry.is_first() && !matches!(error, RequestError::Ending(_)) {
+            tracing::warn!(flow = %id, %error, "a trap was met, but the flow cannot come back for now");
         }
         let Some(wait) = retry.after_failure() else {
             tracing::warn!(flow = %id, %error, "it could not come back for {GIVE_UP:?}: both ends are reset by their next segment");

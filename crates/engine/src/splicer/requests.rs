@@ -34,7 +34,7 @@ impl Splicer {
     /// the moment, it is retried for a second.
     ///
     /// # Errors
-    /// [`RequestError::NoSuchFlow`], [`RequestError::AlreadySpliced`], [`RequestError::StaysRelayed`],
+    /// [`RequestError::NoSuchFlow`], [`RequestError::AlreadySpliced`], [`RequestError::Ending`], [`RequestError::StaysRelayed`],
     /// [`RequestError::CannotSplice`].
     pub async fn request_splice(&self, id: FlowId) -> Result<(), RequestError> {
         if let Some((why, _)) = &self.context.why_not {
