@@ -9,34 +9,54 @@
 #include "track.h"
 
 /*
- * Limits the SYNs on live flows that go to the far end, which challenges each (RFC 5961 section 4.2). One SYN
- * per tick passes for each direction on each CPU, so that a flood of SYNs cannot keep the far end and the
- * path back busy (section 7). A client that lost its connection and sends a SYN needs one challenge,
- * whichever SYN provoked it.
+ * Limits what a sender may have beside the next bytes of its stream, for each flow by itself: no flow uses up
+ * what another one may have. The flows that used theirs longest ago are forgotten first, and begin anew.
  */
-#define CHALLENGES 256
-
-/* Ticks at which the last SYN passed. Directions with the same index share one allowance. */
-struct challenges {
-	__u32 at[CHALLENGES];
+struct allowance {
+	/* Times at which payload is paid for that the far end has acknowledged before, as in ls_record.tat,
+	 * by the side that sends. */
+	__u64 repeated[2];
+	/* Ticks at which the far end was last made to challenge the sender. */
+	__u32 challenged[2];
 };
 
 struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 4096);
 	__type(key, __u32);
-	__type(value, struct challenges);
-} challenges SEC(".maps");
+	__type(value, struct allowance);
+} allowances SEC(".maps");
 
+static const struct allowance unused = {};
+
+/* Returns the allowance of a flow; NULL if there is no memory for one. */
+static __always_inline struct allowance *allowance_of(const struct ls_record *rec)
+{
+	struct allowance *known = bpf_map_lookup_elem(&allowances, &rec->serial);
+
+	if (known)
+		return known;
+	bpf_map_update_elem(&allowances, &rec->serial, &unused, BPF_NOEXIST);
+	return bpf_map_lookup_elem(&allowances, &rec->serial);
+}
+
+/*
+ * Returns whether a segment may go to the far end for it to challenge its sender (RFC 5961 sections 3.2 and
+ * 4.2): one per tick and direction, so that a flood of SYNs cannot keep the far end and the path back busy
+ * (section 7). A client that lost its connection and sends a SYN needs one challenge, whichever SYN provoked
+ * it.
+ */
 static __always_inline int may_challenge(const struct ls_record *rec)
 {
-	__u32 zero = 0, now = ticks(), i = rec->serial << 1 | (rec->traits & LS_SIDE_SERVER);
-	struct challenges *all = bpf_map_lookup_elem(&challenges, &zero);
+	struct allowance *allowance = allowance_of(rec);
+	__u32 *at, now = ticks();
 
-	i &= CHALLENGES - 1;
-	if (!all || all->at[i] == now)
+	if (!allowance)
 		return 0;
-	all->at[i] = now;
+	at = &allowance->challenged[rec->traits & LS_SIDE_SERVER ? LS_SERVER : LS_CLIENT];
+	if (*at == now)
+		return 0;
+	*at = now;
 	return 1;
 }
 
@@ -56,8 +76,7 @@ static __always_inline int owes_more(__u64 ahead, __u32 rate, __u32 burst)
  * stored as one time (GCRA, ITU-T I.371 appendix I, in the form of virtual scheduling).
  * crates/core/src/limit.rs does the same for the relay (docs/decisions/0015). A segment passes whole while
  * the earlier ones owe no more than the burst, so a super-packet longer than the burst passes, too. A segment
- * without payload is free. A segment that cannot be the sender's own is not charged: a blind sender must not
- * use up another's rate. Two CPUs may have segments of the same direction: after four failed tries the
+ * without payload is free. Two CPUs may have segments of the same direction: after four failed tries the
  * segment passes unpaid.
  */
 __noinline int over_limit(__u64 *account, __u32 rate, __u32 burst, const struct segment *seg)
@@ -72,8 +91,6 @@ __noinline int over_limit(__u64 *account, __u32 rate, __u32 burst, const struct 
 		tat = old > now ? old : now;
 		if (owes_more(tat - now, rate, burst))
 			return 1;
-		if (!seg->in_place)
-			return 0;
 		tat += seg->len * NANOSECONDS / rate;
 		if (__sync_val_compare_and_swap(account, old, tat) == old)
 			return 0;
@@ -81,12 +98,27 @@ __noinline int over_limit(__u64 *account, __u32 rate, __u32 burst, const struct 
 	return 0;
 }
 
+/*
+ * Returns the account that a segment of the sender is charged to: that of its direction, or one of the same
+ * rate beside it if the segment may be a guess, or a repetition. A blind sender must not use up another's
+ * rate, and a sender that repeats what has arrived must not be free of it.
+ */
+static __always_inline __u64 *account_of(const struct ls_record *rec, const struct segment *seg, __u64 *own)
+{
+	struct allowance *allowance;
+
+	if (seg->in_place)
+		return own;
+	allowance = allowance_of(rec);
+	return allowance ? &allowance->repeated[rec->traits & LS_SIDE_SERVER ? LS_SERVER : LS_CLIENT] : 0;
+}
+
 /* Returns whether a segment of the sender is beyond the flow's own limit: see over_limit(). */
 static __always_inline int over_rate(struct ls_record *rec, const struct segment *seg)
 {
 	/* A burst of 0, with LS_RULED, is no limit. */
 	return rec->rate && rec->burst & ~LS_RULED &&
-	       over_limit(&rec->tat, rec->rate, rec->burst & ~LS_RULED, seg);
+	       over_limit(account_of(rec, seg, &rec->tat), rec->rate, rec->burst & ~LS_RULED, seg);
 }
 
 /* Returns whether a rule may say something of the flow. The rate is compared first: only a flow that has one
@@ -122,7 +154,7 @@ __noinline int judge(const struct ls_record *rec, const struct segment *seg, __u
 	__sync_fetch_and_add(&ruled->bytes, bytes);
 	if (ruling->drop)
 		verdict = LS_V_DROP_RULE;
-	else if (over_limit(&ruled->tat, ruled->rate, ruled->burst, seg))
+	else if (over_limit(account_of(rec, seg, &ruled->tat), ruled->rate, ruled->burst, seg))
 		verdict = LS_V_DROP_RATE;
 	if (verdict)
 		__sync_fetch_and_add(&ruled->dropped, 1);
@@ -359,11 +391,17 @@ __noinline int admit_against(const struct ls_record *rec, const struct ls_record
 	return 0;
 }
 
-/* Returns whether a segment has payload that was not forwarded before; a segment that is not noted must not
- * have any. */
+/* Returns whether a segment has payload that was not forwarded before. */
 static __always_inline int has_news(const struct ls_record *rec, const struct segment *seg)
 {
 	return seg->len && after(seg->seq + seg->len, rec->rx_end);
+}
+
+/* Returns whether a segment may have such payload: one that is noted, and not behind a FIN. The payload of a
+ * reset is not read. */
+static __always_inline int may_have_news(const struct ls_record *rec, const struct segment *seg)
+{
+	return seg->flags & TCP_RST || (seg->in_place && !(rec->seen & LS_SEEN_FIN));
 }
 
 /* Returns the verdict by the records of both directions: see admit_against(). */
@@ -381,7 +419,7 @@ static __noinline __u32 admit_by_both(const struct flow_ref *flow, struct segmen
 	if (flow->slot && flow->slot->leg[flow->side & 1].tx_edge - offered <= LARGEST_WINDOW)
 		offered = flow->slot->leg[flow->side & 1].tx_edge;
 	verdict = admit_against(flow->rec, back, offered, seg);
-	if (!verdict && !seg->in_place && !(seg->flags & TCP_RST) && has_news(flow->rec, seg))
+	if (!verdict && !may_have_news(flow->rec, seg) && has_news(flow->rec, seg))
 		return LS_V_DROP_WINDOW;
 	return verdict;
 }
@@ -400,7 +438,8 @@ static __always_inline int is_next(const struct flow_ref *flow, const struct seg
 {
 	const struct ls_record *back = beside(flow);
 
-	return seg->seq == flow->rec->rx_end && (seg->flags & (TCP_ACK | TCP_SYN | TCP_RST)) == TCP_ACK &&
+	return seg->seq == flow->rec->rx_end && !(flow->rec->seen & LS_SEEN_FIN) &&
+	       (seg->flags & (TCP_ACK | TCP_SYN | TCP_RST)) == TCP_ACK &&
 	       !is_long_known(flow->rec, seg->ack) && !after(seg->ack, end_of(back) + back->seq_off) &&
 	       !after(seg->end, back->rx_edge + back->ack_off + 1);
 }

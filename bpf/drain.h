@@ -46,14 +46,6 @@ static __always_inline int drain_far_copy(struct __sk_buff *skb, const struct fl
 	return find_route(skb, new, &from->rec, 0, route);
 }
 
-/* Returns whether a reset stands exactly at the end of the sender's stream, or where the far end expects it.
- * Any other reset keeps its number: moved to the cut, a forged one would be in place. */
-static __always_inline int ends_stream(const struct ls_leg *from, const struct ls_leg *to,
-				       const struct segment *seg)
-{
-	return seg->seq == end_of(&from->rec) || seg->seq == to->rec.rx_ack + to->rec.ack_off;
-}
-
 /* Makes the local socket's copy: payload below the cut, and acknowledgements of its own bytes. `written` are
  * the headers in the packet now. */
 static __always_inline int drain_local_copy(struct __sk_buff *skb, struct ls_leg *from,
@@ -66,7 +58,9 @@ static __always_inline int drain_local_copy(struct __sk_buff *skb, struct ls_leg
 
 	note_heard(from, seg, ack);
 	h->tcp.ack = bpf_htonl(ack);
-	if (!old && (!(seg->flags & TCP_RST) || ends_stream(from, to, seg)))
+	/* Any other reset keeps its number: moved to the cut, a forged one would be in place. */
+	if (!old &&
+	    (!(seg->flags & TCP_RST) || ends_stream(&from->rec, to->rec.rx_ack + to->rec.ack_off, seg)))
 		h->tcp.seq = bpf_htonl(seq_min(seg->seq, from->cut));
 	keep_in_window(from, h, seg, !old || seg->end == seg->seq);
 	if (!old && !(seg->flags & TCP_RST))

@@ -252,10 +252,8 @@ static __always_inline int is_plausible(const struct flow_ref *flow, struct segm
 	/* Keep no reset, and do not check it here: its check may move it. */
 	if (seg->flags & TCP_RST)
 		return 0;
-	if (!flow->slot || mode == LS_FINAL || mode == LS_FREEZE) {
-		admit_segment(flow, seg);
-		return seg->in_place;
-	}
+	if (!flow->slot || mode == LS_FINAL || mode == LS_FREEZE)
+		return !admit_segment(flow, seg) && seg->in_place;
 	from = &flow->slot->leg[flow->side & 1];
 	to = &flow->slot->leg[!(flow->side & 1)];
 	return fits_window(from, seg) && !acks_unsent(from, to, seg) &&

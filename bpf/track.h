@@ -77,6 +77,17 @@ static __always_inline __u32 where_heard(const struct ls_leg *from, __u32 seq)
 }
 
 /*
+ * Returns whether a reset of the sender stands where it counts: at the end of its stream, at `acked`, where
+ * the far end expects it, or at its FIN that the far end has acknowledged. A Mac whose program was
+ * interrupted sends the last one, and Linux accepts it (tcp_reset_check()).
+ */
+static __always_inline int ends_stream(const struct ls_record *rec, __u32 acked, const struct segment *seg)
+{
+	return seg->seq == acked || seg->seq == end_of(rec) ||
+	       (rec->seen & LS_SEEN_FIN && acked == end_of(rec) && seg->seq == rec->rx_end);
+}
+
+/*
  * Notes the end of the sender's stream. A FIN or RST counts only where it can be in place (RFC 5961 sections
  * 3.2 and 4.2): elsewhere it may be forged, so the far end, which knows better, decides, and nothing is
  * noted. `back` is the direction back.
@@ -84,12 +95,10 @@ static __always_inline __u32 where_heard(const struct ls_leg *from, __u32 seq)
 static __always_inline void note_end(struct ls_record *rec, const struct ls_record *back,
 				     const struct segment *seg)
 {
-	__u32 acked = back->rx_ack + back->ack_off;
-
 	if (seg->flags & TCP_RST) {
-		if (seg->seq == acked || seg->seq == end_of(rec))
+		if (ends_stream(rec, back->rx_ack + back->ack_off, seg))
 			rec->seen |= LS_SEEN_RST;
-	} else if (seg->in_place) {
+	} else if (seg->in_place && !before(seg->seq + seg->len, rec->rx_end)) {
 		rec->seen |= LS_SEEN_FIN;
 	}
 }
@@ -113,8 +122,9 @@ static __always_inline void note_end_of(struct ls_record *rec, const struct segm
 	if (seg->in_place && seg->ts_at)
 		seq_advance(&rec->ts_high, seg->tsval + rec->tsval_off);
 	/* A pure acknowledgement stands where the sender is, which may be ahead of the payload that
-	 * arrived. */
-	if (seg->in_place && seg->end != seg->seq && !(seg->flags & (TCP_SYN | TCP_RST)))
+	 * arrived. No end reads payload behind a FIN (RFC 9293 section 3.10.7.4). */
+	if (seg->in_place && seg->end != seg->seq && !(seg->flags & (TCP_SYN | TCP_RST)) &&
+	    !(rec->seen & LS_SEEN_FIN))
 		seq_advance(&rec->rx_end, seg->seq + seg->len);
 }
 

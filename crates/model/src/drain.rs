@@ -7,7 +7,7 @@ use super::{
     outcome::{Outcome, Verdict},
     segment::{Segment, flag},
     state::{Flow, Leg, Side, seq_advance, slot_flag},
-    track::{is_through, tells},
+    track::{ends_stream, is_through, tells},
     wake::went_past,
     window::{kept_edge_in_drain, window_field},
 };
@@ -147,8 +147,8 @@ fn drain_local_copy(from: &mut Leg, to: &Leg, seg: &Segment, in_place: bool, old
     let mut h = Segment { ack, ..*seg };
     if !old {
         // Move a reset only from where it would count: a forged one could come to be in place.
-        let counts = seg.seq == from.rec.end() || seg.seq == to.rec.rx_ack + to.rec.ack_off;
-        if counts || !seg.has(flag::RST) {
+        let counts = || ends_stream(&from.rec, to.rec.rx_ack + to.rec.ack_off, seg);
+        if !seg.has(flag::RST) || counts() {
             h.seq = seg.seq.min(from.cut);
         }
         if !seg.has(flag::RST) {

@@ -198,22 +198,29 @@ pub(super) fn tells(from: &Leg, to: &Leg, seg: &Segment, in_place: bool) -> bool
             && !ends_too_early(seg, from.tx_ack, to.rec.wscale_out)
 }
 
+/// Returns whether a reset stands where it counts: at the end of the stream, where the far end expects it, or at an
+/// acknowledged FIN (`ends_stream` of `track.h`).
+pub(super) fn ends_stream(rec: &Record, acked: Seq, seg: &Segment) -> bool {
+    let is_at_fin = rec.seen & seen::FIN != 0 && acked == rec.end() && seg.seq == rec.rx_end;
+    seg.seq == acked || seg.seq == rec.end() || is_at_fin
+}
+
 /// Notes the end of the sender's stream: a reset counts only where it can be in place (RFC 5961 sections 3.2 and 4.2).
 pub(super) fn note_end(rec: &mut Record, back: &Record, seg: &Segment) {
-    let acked = back.rx_ack + back.ack_off;
     if seg.has(flag::RST) {
-        if seg.seq == acked || seg.seq == rec.end() {
+        if ends_stream(rec, back.rx_ack + back.ack_off, seg) {
             rec.seen |= seen::RST;
         }
-    } else {
+    } else if !(seg.seq + seg.len).before(rec.rx_end) {
         rec.seen |= seen::FIN;
     }
 }
 
-/// Notes the end of the sender's payload; a FIN counts once its segment is claimed.
+/// Notes the end of the sender's payload; a FIN counts once its segment is claimed. No end reads payload behind a FIN.
 pub(super) fn note_end_of(rec: &mut Record, seg: &Segment, in_place: bool) {
     // The number of an empty segment may be ahead of payload that is late, lost or held.
-    if in_place && seg.occupies() && !seg.has(flag::SYN | flag::RST) {
+    let ends = seg.occupies() && !seg.has(flag::SYN | flag::RST);
+    if in_place && ends && rec.seen & seen::FIN == 0 {
         seq_advance(&mut rec.rx_end, seg.seq + seg.len);
     }
 }
@@ -262,7 +269,8 @@ impl Flow {
             let sent = back.end() + back.seq_off;
             !seg.ack.after(sent) && !seg.end().after(back.rx_edge + back.ack_off + 1)
         });
-        if seg.seq == rec.rx_end && plain && !is_long_known(&rec, seg.ack) && fits {
+        let has_ended = rec.seen & seen::FIN != 0;
+        if seg.seq == rec.rx_end && !has_ended && plain && !is_long_known(&rec, seg.ack) && fits {
             return Ok(true);
         }
         let news = seg.len > 0 && (seg.seq + seg.len).after(rec.rx_end);
@@ -279,8 +287,10 @@ impl Flow {
             }
         };
         match admission {
-            // A segment that is not noted must not have new payload.
-            Ok(false) if news && !seg.has(flag::RST) => Err(Verdict::DropWindow),
+            // A segment that is not noted, or behind a FIN, must not have new payload.
+            Ok(in_place) if news && !seg.has(flag::RST) && (!in_place || has_ended) => {
+                Err(Verdict::DropWindow)
+            }
             other => other,
         }
     }

@@ -116,6 +116,53 @@ fn a_reset_counts_only_at_the_next_byte() {
     });
 }
 
+/// A Mac whose program was interrupted resets with the number of its FIN, and Linux accepts that once it has acknowledged the FIN.
+#[test]
+fn a_reset_at_an_acknowledged_fin_counts() {
+    each(|flow, side| {
+        pass(flow, side, ACK, 0, 300);
+        pass(flow, side, ACK | FIN, 300, 0);
+        let acknowledge = |bytes| {
+            let ack = flow.later(side.other(), 0, 0, bytes);
+            flow.forwards(side.other(), &ack, &mut flow.reference(side.other()));
+        };
+        acknowledge(200);
+        pass(flow, side, RST, 300, 0);
+        assert!(!direction(flow, side).reset, "its receiver challenges it");
+        acknowledge(301);
+        pass(flow, side, RST, 300, 0);
+        assert!(direction(flow, side).reset);
+    });
+}
+
+/// No end reads payload behind a FIN (RFC 9293 section 3.10.7.4).
+#[test]
+fn payload_behind_a_fin_is_dropped_and_the_flow_is_closed_without_it() {
+    each(|flow, side| {
+        pass(flow, side, ACK | FIN, 0, 0);
+        for (offset, len) in [(0, 2), (1, 2), (100, 10)] {
+            beyond(flow, side, ACK, offset, len);
+        }
+        pass(flow, side.other(), ACK | FIN, 0, 0);
+        for s in Side::BOTH {
+            acknowledge(flow, s);
+        }
+        let next = flow.plan.peer[side] + 64_000;
+        replaces(flow, side, &syn(flow, side, next, vec![]));
+    });
+}
+
+#[test]
+fn a_fin_within_the_payload_does_not_count() {
+    each(|flow, side| {
+        pass(flow, side, ACK, 0, 300);
+        pass(flow, side, ACK | FIN, 100, 0);
+        assert!(!direction(flow, side).fin);
+        pass(flow, side, ACK | FIN, 100, 200);
+        assert!(direction(flow, side).fin);
+    });
+}
+
 /// A sender that was offered more before is ahead of the window, and the far end would wait for it when it is gone.
 #[test]
 fn a_reset_beyond_the_window_is_moved_into_it_and_challenged_there() {
@@ -126,7 +173,7 @@ fn a_reset_beyond_the_window_is_moved_into_it_and_challenged_there() {
         let expected = flow.reference(side).translate(&moved).bytes();
         flow.ingress_gives(side, &packet.bytes(), (REDIRECT, "forwarded", &expected));
         assert!(!direction(flow, side).reset, "{offset}");
-        // Many of them cannot keep the far end busy: each CPU lets one pass in a tick.
+        // Many of them cannot keep the far end busy: one passes in a tick.
         let again = segment(flow, side, RST, offset, 0).bytes();
         assert!((0..256).any(|_| flow.ingress(side, &again).verdict == SHOT));
     });
@@ -163,7 +210,7 @@ fn a_reset_below_a_window_that_was_taken_back_is_moved_into_it_and_challenged_th
         let expected = flow.reference(side).translate(&moved).bytes();
         flow.ingress_gives(side, &packet.bytes(), (REDIRECT, "forwarded", &expected));
         assert!(!direction(flow, side).reset);
-        // Many of them cannot keep the far end busy: each CPU lets one pass in a tick.
+        // Many of them cannot keep the far end busy: one passes in a tick.
         assert!((0..256).any(|_| flow.ingress(side, &packet.bytes()).verdict == SHOT));
     });
 }
@@ -332,6 +379,23 @@ fn a_syn_on_a_live_flow_is_asked_at_the_far_end() {
         let next = flow.plan.peer[side].wrapping_add(64_000);
         does_not_replace(flow, side, &syn(flow, side, next, vec![]));
     });
+}
+
+#[test]
+fn a_flow_does_not_use_up_the_questions_of_others() {
+    let mut flow = Flow::detached(Plan::default());
+    let asks = |flow: &Flow| {
+        let next = flow.plan.peer[0].wrapping_add(64_000);
+        let frame = syn(flow, Side::Client, next, vec![]).bytes();
+        flow.ingress(Side::Client, &frame).verdict == REDIRECT
+    };
+    let mut serial = flow.plane.next_serial();
+    for _ in 0..300 {
+        serial += 1;
+        flow.again_as(Plan::default(), serial);
+        assert!(asks(&flow), "the first one of flow {serial}");
+    }
+    assert!((0..256).any(|_| !asks(&flow)), "one passes in a tick");
 }
 
 #[test]

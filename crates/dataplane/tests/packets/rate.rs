@@ -130,21 +130,35 @@ fn a_super_packet_longer_than_the_burst_passes_whole() {
     });
 }
 
+/// Returns a segment that the far end has acknowledged long ago: a repetition, or a guess.
+fn stray(flow: &Flow, len: u32) -> Packet {
+    Packet {
+        seq: flow.plan.peer[0].wrapping_sub(5_000),
+        ..flow.later(Side::Client, 0, len, 0)
+    }
+}
+
 #[test]
 fn a_blind_sender_does_not_use_up_the_rate() {
     limited(slow(1), 0, |flow| {
         let mut reference = flow.reference(Side::Client);
-        // Long acknowledged, or an absurdly high number: forwarded, but not charged.
-        let before = flow.plan.peer[0].wrapping_sub(5_000);
         for _ in 0..3 {
-            let stray = Packet {
-                seq: before,
-                ..flow.later(Side::Client, 0, 900, 0)
-            };
-            flow.forwards_stray(Side::Client, &stray, &mut reference);
+            flow.ingress(Side::Client, &stray(flow, 900).bytes());
         }
         flow.forwards(Side::Client, &flow.later(Side::Client, 0, 900, 0), &mut reference);
         drops(flow, Side::Client, &flow.later(Side::Client, 900, 900, 0));
+    });
+}
+
+#[test]
+fn what_is_repeated_has_the_same_rate_beside() {
+    limited(slow(1_000), 0, |flow| {
+        let mut reference = flow.reference(Side::Client);
+        for _ in 0..2 {
+            flow.forwards_stray(Side::Client, &stray(flow, 900), &mut reference);
+        }
+        drops(flow, Side::Client, &stray(flow, 900));
+        flow.forwards_stray(Side::Client, &stray(flow, 0), &mut reference);
     });
 }
 

@@ -271,8 +271,13 @@ fn whatever_the_headers_the_bytes_are_those_of_the_reference() {
                         _ => {
                             let offset = offset % (*sent + 1);
                             segment.seq = ends.seq + offset;
+                            let end = offset + segment.payload.len() as u32;
+                            // The FIN at the end of the stream would let no payload follow.
+                            if end >= *sent {
+                                segment.flags &= !FIN;
+                            }
                             if segment.flags & RST == 0 {
-                                *sent = (*sent).max(offset + segment.payload.len() as u32);
+                                *sent = (*sent).max(end);
                             }
                         }
                     }

@@ -18,7 +18,7 @@ fn new_payload_is_forwarded_when_the_socket_waits_for_nothing() {
         }
         let mut fin = data(&d.flow, 0);
         fin.flags = ACK | FIN;
-        fin.seq += 101;
+        fin.seq += 5_010;
         d.forwarded(&fin);
         assert!(d.flow.plane.directions(d.flow.slot(), legs()).client.fin);
     }
