@@ -32,12 +32,14 @@ static const struct allowance unused = {};
 /* Returns the allowance of a flow; NULL if there is no memory for one. */
 static __always_inline struct allowance *allowance_of(const struct ls_record *rec)
 {
-	struct allowance *known = bpf_map_lookup_elem(&allowances, &rec->serial);
+	/* Linux 6.1 takes no key from the memory of a caller. */
+	__u32 serial = rec->serial;
+	struct allowance *known = bpf_map_lookup_elem(&allowances, &serial);
 
 	if (known)
 		return known;
-	bpf_map_update_elem(&allowances, &rec->serial, &unused, BPF_NOEXIST);
-	return bpf_map_lookup_elem(&allowances, &rec->serial);
+	bpf_map_update_elem(&allowances, &serial, &unused, BPF_NOEXIST);
+	return bpf_map_lookup_elem(&allowances, &serial);
 }
 
 /*

@@ -45,6 +45,8 @@ pub enum RelayReason {
     SmallWindow,
     /// A leg has a link-local IPv6 address, which means something only together with an interface.
     LinkLocal,
+    /// Netfilter translates the addresses of a leg (NAT): segments past it would go on untranslated.
+    Nat,
     /// A leg uses an interface that is not watched (excluded, PPP, or a tunnel without a fixed far end).
     Interface,
     /// There is no route to one of the peers.

@@ -165,7 +165,7 @@ fn come_and_go(nodes: impl Fn() -> Line) {
                 daemon.status().resumed_total >= 6 || traffic.is_finished()
             });
             ip(&net.forwarder, &format!("link set {interface} down"));
-            thread::sleep(Duration::from_millis(rng.u64(500..3000)));
+            thread::sleep(Duration::from_millis(rng.u64(500..6000)));
             ip(&net.forwarder, &format!("link set {interface} up"));
             ip(&net.forwarder, &format!("addr replace {address} dev {interface}"));
             let outcome = traffic.join();

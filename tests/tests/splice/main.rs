@@ -44,6 +44,7 @@ mod links;
 mod local;
 mod local_unsplice;
 mod many_records;
+mod nat;
 mod options;
 mod oracle;
 mod other_server;

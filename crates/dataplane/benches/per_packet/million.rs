@@ -44,7 +44,7 @@ fn legs(mirror: &Mirror, n: u32) -> PerSide<Leg> {
     }
 }
 
-/// As many flows as there can be, like the one that is there, detached.
+/// Fills the table with detached flows like the one that is there.
 fn fill(plane: &Plane, mirror: &Mirror) {
     let slot = plane.take_slot().expect("a free slot");
     for n in 0..FLOWS {

@@ -3,6 +3,8 @@
 //! rules that drop invalid segments would stall the connection for ever. So, just before the return, ctnetlink sets a
 //! flag in each leg's entry not to judge by windows (`IP_CT_TCP_FLAG_BE_LIBERAL`). An entry that has expired meanwhile is
 //! made anew ([0023](../../../docs/decisions/0023-conntrack-is-told-of-a-return.md)).
+//!
+//! Asks it, too, whether the addresses of a leg are translated (NAT): segments that bypass it would go on untranslated.
 
 use std::{
     fs::File,
@@ -24,8 +26,9 @@ const COUNT: &str = "/proc/sys/net/netfilter/nf_conntrack_count";
 /// Lifetime of an entry that is made here, in seconds. Its first packet replaces it by the lifetime of its state.
 const TIMEOUT: u32 = 300;
 
-/// `NFNL_SUBSYS_CTNETLINK`, `IPCTNL_MSG_CT_NEW` (linux/netfilter/nfnetlink.h, nfnetlink_conntrack.h).
+/// `NFNL_SUBSYS_CTNETLINK` with `IPCTNL_MSG_CT_NEW` and `IPCTNL_MSG_CT_GET` (linux/netfilter/nfnetlink.h, nfnetlink_conntrack.h).
 const NEW_CONNECTION: (u8, u8) = (1, 0);
+const GET_CONNECTION: (u8, u8) = (1, 1);
 const CTA_TUPLE_ORIG: u16 = 1;
 const CTA_TUPLE_REPLY: u16 = 2;
 const CTA_STATUS: u16 = 3;
@@ -75,6 +78,16 @@ impl Conntrack {
                 format!("conntrack would take its segments for invalid, and cannot be told otherwise: {e}");
             io::Error::new(e.kind(), text)
         })
+    }
+
+    /// Returns true if the addresses of a leg are translated: an entry has what its socket sends, and none has what the socket
+    /// receives. Returns false if the connection is not tracked, or the kernel does not tell.
+    pub(crate) fn is_translated(&self, leg: Leg) -> bool {
+        let has = |ends| match self.ask(&query(ends)) {
+            Ok(()) => Some(true),
+            Err(error) => (error.raw_os_error() == Some(ENOENT)).then_some(false),
+        };
+        self.look() && has([leg.local, leg.peer]) == Some(true) && has([leg.peer, leg.local]) == Some(false)
     }
 
     /// Returns true if connections are tracked in this namespace. Call it from time to time, too: entries expire.
@@ -154,12 +167,28 @@ fn initiator_first(side: Side, leg: Leg) -> [SocketAddr; 2] {
     }
 }
 
+/// Returns the family of addresses of a connection.
+fn family([end, _]: [SocketAddr; 2]) -> u8 {
+    match end.ip().to_canonical() {
+        IpAddr::V4(_) => nix::libc::AF_INET as u8,
+        IpAddr::V6(_) => nix::libc::AF_INET6 as u8,
+    }
+}
+
+/// Encodes the question for an entry one of whose directions has these ends.
+fn query(ends: [SocketAddr; 2]) -> Vec<u8> {
+    let message = Message {
+        kind: GET_CONNECTION,
+        flags: NLM_F_ACK,
+        family: family(ends),
+        resource: 0,
+        attributes: &tuple(CTA_TUPLE_ORIG, ends),
+    };
+    message.bytes()
+}
+
 /// Encodes the message for a connection: ignore windows; with `anew`, all that a new entry needs as well.
 fn message(ends: [SocketAddr; 2], anew: bool) -> Vec<u8> {
-    let family = match ends[0].ip().to_canonical() {
-        IpAddr::V4(_) => nix::libc::AF_INET,
-        IpAddr::V6(_) => nix::libc::AF_INET6,
-    };
     let mut body = tuple(CTA_TUPLE_ORIG, ends);
     let mask = if anew {
         FLAG_BE_LIBERAL | FLAG_WINDOW_SCALE
@@ -184,7 +213,7 @@ fn message(ends: [SocketAddr; 2], anew: bool) -> Vec<u8> {
     let message = Message {
         kind: NEW_CONNECTION,
         flags: if anew { NLM_F_ACK | NLM_F_CREATE } else { NLM_F_ACK },
-        family: family as u8,
+        family: family(ends),
         resource: 0,
         attributes: &body,
     };

@@ -123,6 +123,9 @@ fn register(session: &mut Session<'_>) -> Result<(Flow, PerSide<TcpInfo>), Refus
         context.unpaired.place(plane, leg)
     });
     let assessment = assessed?;
+    if (assessment.legs.iter()).any(|&leg| kernel.conntrack.is_translated(leg)) {
+        return Err(Refusal::for_good(RelayReason::Nat));
+    }
     let mut flow = Flow::register(kernel, &assessment, &session.pump, session.id().0)?;
     for leg in flow.legs() {
         context.unpaired.forget(leg);

@@ -182,8 +182,8 @@ pub(super) fn conntrack(env: &dyn Env) -> Vec<Finding> {
     vec![Finding::notice(
         "netfilter",
         format!(
-            "connection tracking is loaded; a spliced flow's segments pass beside it: firewall rules and NAT hold when a \
-             connection is set up, and do not see it afterwards; {told}"
+            "connection tracking is loaded; a spliced flow's segments pass beside it: firewall rules hold when a connection \
+             is set up, and do not see it afterwards; one whose addresses are translated (NAT) is relayed; {told}"
         ),
     )]
 }
