@@ -14,11 +14,11 @@ use longsplice_repair::canonical;
 ///
 /// A bare port means `0.0.0.0`, and `[::]` only IPv6: name both for both families.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct ListenAddr(pub SocketAddr);
+pub(crate) struct ListenAddr(pub SocketAddr);
 
 /// Destination of connections: `IP:PORT`, `[V6]:PORT` or `NAME:PORT`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Target(Place);
+pub(crate) struct Target(Place);
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Place {
@@ -28,14 +28,14 @@ enum Place {
 
 /// A range of ports, `LO-HI`, including both ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PortRange {
+pub(crate) struct PortRange {
     lo: u16,
     hi: u16,
 }
 
 /// Error: the text is no address of the expected kind.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum AddressError {
+pub(crate) enum AddressError {
     /// The text is no address to listen on.
     #[error("`{0}` is no address to listen on: write ADDR:PORT, [V6ADDR]:PORT, :PORT or PORT")]
     Listen(String),
@@ -60,7 +60,6 @@ pub enum AddressError {
     /// The target has no port.
     #[error("`{0}` has no port: write {0}:PORT")]
     NoPort(String),
-    /// The port is 0.
     #[error("port 0 in `{0}`: a target needs a port from 1 to 65535")]
     PortZero(String),
     /// The text is no range of ports.
@@ -180,7 +179,7 @@ pub(crate) fn is_name(s: &str) -> bool {
 
 impl Target {
     /// Returns the address, if it is no name.
-    pub fn literal(&self) -> Option<SocketAddr> {
+    pub(crate) fn literal(&self) -> Option<SocketAddr> {
         match self.0 {
             Place::Address(address) => Some(address),
             Place::Name(..) => None,
@@ -188,7 +187,7 @@ impl Target {
     }
 
     /// Returns the name and the port, if it is a name.
-    pub fn name(&self) -> Option<(&str, u16)> {
+    pub(crate) fn name(&self) -> Option<(&str, u16)> {
         match &self.0 {
             Place::Address(_) => None,
             Place::Name(name, port) => Some((name, *port)),
@@ -198,7 +197,7 @@ impl Target {
 
 impl PortRange {
     /// Returns whether the port is in the range.
-    pub fn contains(self, port: u16) -> bool {
+    pub(crate) fn contains(self, port: u16) -> bool {
         RangeInclusive::from(self).contains(&port)
     }
 }

@@ -19,7 +19,7 @@ use crate::tls::{LONGEST, TIMEOUT};
 
 /// A client's connection, leg A, with its properties before its protocol is read.
 #[derive(Debug)]
-pub struct Client<S = Stream> {
+pub(crate) struct Client<S = Stream> {
     /// Connection.
     pub stream: S,
     /// Address of the client; from the PROXY header, if one was read.
@@ -36,7 +36,7 @@ pub struct Client<S = Stream> {
 
 /// Stream that a handler reads and writes.
 #[derive(Debug)]
-pub enum Stream {
+pub(crate) enum Stream {
     /// Carries bytes as they are on the wire: can be spliced.
     Plain(TcpStream),
     /// Carries decrypted bytes: stays in control mode. Its end without a close_notify is an error
@@ -46,7 +46,7 @@ pub enum Stream {
 
 /// Contents of a ClientHello (RFC 8446 section 4.1.2).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Hello {
+pub(crate) struct Hello {
     /// Name of the server, in lower case and without a dot at its end; IDNA labels are as on the wire (RFC 6066 section
     /// 3).
     pub sni: Option<String>,
@@ -56,7 +56,7 @@ pub struct Hello {
 
 impl Hello {
     /// Adds the contents of a ClientHello to the facts, if one was read.
-    pub fn told<'a>(hello: Option<&'a Hello>, facts: Facts<'a>) -> Facts<'a> {
+    pub(crate) fn told<'a>(hello: Option<&'a Hello>, facts: Facts<'a>) -> Facts<'a> {
         match hello {
             None => facts,
             Some(hello) => Facts {
@@ -70,7 +70,7 @@ impl Hello {
 
 /// Reason why a connection has no ClientHello that can be read.
 #[derive(Debug, thiserror::Error)]
-pub enum HelloError {
+pub(crate) enum HelloError {
     /// The bytes are no ClientHello, or a malformed one.
     #[error("no TLS ClientHello: {0}")]
     No(rustls::Error),
@@ -90,7 +90,7 @@ pub enum HelloError {
 
 /// Reason why a connection was rejected. It is closed or reset already.
 #[derive(Debug, thiserror::Error)]
-pub enum RejectReason {
+pub(crate) enum RejectReason {
     /// The connection ended or failed before its first byte.
     #[error("it ended before it was served: {0}")]
     Gone(io::Error),
@@ -119,7 +119,7 @@ impl Client {
     ///
     /// # Errors
     /// The socket is not connected any more.
-    pub fn new(stream: TcpStream, peer: SocketAddr) -> io::Result<Client> {
+    pub(crate) fn new(stream: TcpStream, peer: SocketAddr) -> io::Result<Client> {
         let local = stream.local_addr()?;
         Ok(Client::between(Stream::Plain(stream), peer, local))
     }
@@ -127,7 +127,7 @@ impl Client {
 
 impl<S> Client<S> {
     /// Creates a client from a connection between these addresses, of which nothing was read.
-    pub fn between(stream: S, peer: SocketAddr, local: SocketAddr) -> Client<S> {
+    pub(crate) fn between(stream: S, peer: SocketAddr, local: SocketAddr) -> Client<S> {
         let canonical = |a: SocketAddr| SocketAddr::new(a.ip().to_canonical(), a.port());
         let peer = canonical(peer);
         Client {
@@ -141,7 +141,7 @@ impl<S> Client<S> {
     }
 
     /// Converts the stream.
-    pub fn map<T>(self, wrap: impl FnOnce(S) -> T) -> Client<T> {
+    pub(crate) fn map<T>(self, wrap: impl FnOnce(S) -> T) -> Client<T> {
         Client {
             stream: wrap(self.stream),
             peer: self.peer,
@@ -154,8 +154,7 @@ impl<S> Client<S> {
 }
 
 impl Stream {
-    /// Returns the socket.
-    pub fn socket(&self) -> &TcpStream {
+    pub(crate) fn socket(&self) -> &TcpStream {
         match self {
             Stream::Plain(socket) => socket,
             Stream::Tls(tls) => tls.get_ref().0,
@@ -163,7 +162,7 @@ impl Stream {
     }
 
     /// Returns whether it carries bytes as they are on the wire.
-    pub fn is_plain(&self) -> bool {
+    pub(crate) fn is_plain(&self) -> bool {
         matches!(self, Stream::Plain(_))
     }
 
@@ -171,7 +170,7 @@ impl Stream {
     ///
     /// # Errors
     /// The stream itself, if it cannot be spliced.
-    pub fn into_plain(self) -> Result<TcpStream, Stream> {
+    pub(crate) fn into_plain(self) -> Result<TcpStream, Stream> {
         match self {
             Stream::Plain(socket) => Ok(socket),
             tls @ Stream::Tls(_) => Err(tls),
@@ -179,7 +178,7 @@ impl Stream {
     }
 
     /// Returns the socket, without TLS around it.
-    pub fn into_socket(self) -> TcpStream {
+    pub(crate) fn into_socket(self) -> TcpStream {
         match self {
             Stream::Plain(socket) => socket,
             Stream::Tls(tls) => tls.into_inner().0,
@@ -189,7 +188,7 @@ impl Stream {
 
 /// Returns once the peer of a socket has reset its connection, or, with `at_its_end`, has sent a FIN, even if bytes are
 /// still unread. Cancel-safe.
-pub async fn gone(socket: &TcpStream, at_its_end: bool) {
+pub(crate) async fn gone(socket: &TcpStream, at_its_end: bool) {
     let interest = match at_its_end {
         // PRIORITY reports the end of the stream, even behind unread bytes. (Urgent data is not subscribed to.)
         true => Interest::ERROR.add(Interest::PRIORITY),

@@ -11,7 +11,7 @@ use crate::{listener::Service, upstream::Upstreams};
 const LONGEST: usize = 8192;
 
 /// Listeners in force, each with the addresses it is bound to.
-pub type Listeners = Vec<(Arc<Service>, Vec<SocketAddr>)>;
+pub(crate) type Listeners = Vec<(Arc<Service>, Vec<SocketAddr>)>;
 
 /// State of the configuration in force.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,7 +37,7 @@ pub struct FailedReload {
 
 /// The configuration in force, as other tasks see it.
 #[derive(Debug)]
-pub struct ConfigStatus {
+pub(crate) struct ConfigStatus {
     state: RwLock<State>,
 }
 
@@ -50,7 +50,7 @@ struct State {
 
 impl ConfigStatus {
     /// Creates the status with the first generation.
-    pub fn new(listeners: Listeners, upstreams: Arc<Upstreams>) -> ConfigStatus {
+    pub(crate) fn new(listeners: Listeners, upstreams: Arc<Upstreams>) -> ConfigStatus {
         ConfigStatus {
             state: RwLock::new(State {
                 listeners: Arc::new(listeners),
@@ -66,17 +66,17 @@ impl ConfigStatus {
     }
 
     /// Returns the listeners in force.
-    pub fn listeners(&self) -> Arc<Listeners> {
+    pub(crate) fn listeners(&self) -> Arc<Listeners> {
         Arc::clone(&self.state.read().listeners)
     }
 
     /// Returns the upstreams in force.
-    pub fn upstreams(&self) -> Arc<Upstreams> {
+    pub(crate) fn upstreams(&self) -> Arc<Upstreams> {
         Arc::clone(&self.state.read().upstreams)
     }
 
     /// Returns the state of the configuration in force.
-    pub fn generation(&self) -> GenerationStatus {
+    pub(crate) fn generation(&self) -> GenerationStatus {
         let state = self.state.read();
         state.generation.clone()
     }

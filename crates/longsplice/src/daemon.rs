@@ -25,7 +25,7 @@ use crate::{
 
 /// Reason why a daemon could not start.
 #[derive(Debug, thiserror::Error)]
-pub enum StartError {
+pub(crate) enum StartError {
     /// Another daemon of the instance runs, or its socket cannot be created.
     #[error(transparent)]
     Claim(#[from] ClaimError),
@@ -54,7 +54,7 @@ pub enum StartError {
 
 /// End of a daemon that had started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
+pub(crate) enum Outcome {
     /// It ended in order, on request.
     Clean,
     /// It ended at once, at a second signal.
@@ -72,7 +72,7 @@ const LAST_LINES: Duration = Duration::from_secs(2);
 
 /// Runs a daemon until it is told to stop; `load` reads its configuration again. With `replace` it takes the place of the
 /// running daemon of its instance, if there is one.
-pub async fn run(config: Config, load: Option<Load>, replace: bool) -> Result<Outcome, StartError> {
+pub(crate) async fn run(config: Config, load: Option<Load>, replace: bool) -> Result<Outcome, StartError> {
     let started = Instant::now();
     config.log_warnings();
     let mut signals = Signals::new().map_err(StartError::Signals)?;

@@ -21,7 +21,7 @@ impl InstanceName {
     pub const MAX_LEN: usize = 32;
 
     /// Returns the name as text.
-    pub fn as_str(&self) -> &str {
+    pub(crate) fn as_str(&self) -> &str {
         &self.0
     }
 }

@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// Longest time for a header.
-pub const TIMEOUT: Duration = Duration::from_secs(5);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Limit of the first read: a header, and often a complete request or ClientHello behind it.
 const CHUNK: usize = 2048;

@@ -17,7 +17,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 /// Rate accounts of both directions.
 #[derive(Debug, Default)]
-pub struct RateLimiter {
+pub(crate) struct RateLimiter {
     limit: RateLimit,
     /// Accounts, as [`Rate`] defines them.
     paid: PerSide<u64>,
@@ -27,7 +27,7 @@ pub struct RateLimiter {
 
 impl RateLimiter {
     /// Creates the accounts of a connection of which no byte has passed.
-    pub fn new(limit: RateLimit) -> RateLimiter {
+    pub(crate) fn new(limit: RateLimit) -> RateLimiter {
         RateLimiter {
             limit,
             ..RateLimiter::default()
@@ -35,7 +35,7 @@ impl RateLimiter {
     }
 
     /// Changes the limit. Bytes that have passed stay on the account.
-    pub fn set_limit(&mut self, limit: RateLimit) {
+    pub(crate) fn set_limit(&mut self, limit: RateLimit) {
         self.paid = limit.carry_over(&self.limit, self.paid, monotonic());
         self.limit = limit;
     }
@@ -48,7 +48,7 @@ impl RateLimiter {
     }
 
     /// Ready when bytes of this side may pass. A piece that begins then passes completely.
-    pub fn poll_may(&mut self, side: Side, cx: &mut Context<'_>) -> Poll<()> {
+    pub(crate) fn poll_may(&mut self, side: Side, cx: &mut Context<'_>) -> Poll<()> {
         let Some(rate) = self.rate(side) else {
             return Poll::Ready(());
         };
@@ -65,12 +65,12 @@ impl RateLimiter {
     }
 
     /// Waits for [`RateLimiter::poll_may`].
-    pub async fn may(&mut self, side: Side) {
+    pub(crate) async fn may(&mut self, side: Side) {
         poll_fn(|cx| self.poll_may(side, cx)).await;
     }
 
     /// Charges bytes of this side that have passed.
-    pub fn charge(&mut self, side: Side, bytes: u64) {
+    pub(crate) fn charge(&mut self, side: Side, bytes: u64) {
         if let Some(rate) = self.rate(side) {
             let paid = &mut self.paid[side];
             *paid = rate.charge(*paid, monotonic(), bytes);
@@ -79,12 +79,12 @@ impl RateLimiter {
 
     /// Hands the limit and the accounts to the engine.
     #[must_use]
-    pub fn on(&self, pair: Pair) -> Pair {
+    pub(crate) fn on(&self, pair: Pair) -> Pair {
         pair.with_rate_limit(self.limit).with_paid(self.paid)
     }
 
     /// Takes the accounts back from the engine.
-    pub fn take_back(&mut self, returned: &Returned) {
+    pub(crate) fn take_back(&mut self, returned: &Returned) {
         self.paid = returned.paid();
     }
 }

@@ -26,7 +26,7 @@ const IDLE: usize = 4;
 /// Without this budget, accepting would use up the descriptors that accepted connections need to reach their targets,
 /// and each client would be reset instead of having to wait. Checks would fail, too, and take healthy servers out.
 #[derive(Debug)]
-pub struct Resources {
+pub(crate) struct Resources {
     connections: Arc<Semaphore>,
     idle: Arc<Semaphore>,
     upkeep: Arc<Semaphore>,
@@ -46,7 +46,7 @@ pub(crate) struct IdleDescriptor {
 
 impl Resources {
     /// Returns the budget of this process. The first call raises the limit as far as the system allows, and divides it.
-    pub fn of_this_process() -> &'static Arc<Resources> {
+    pub(crate) fn of_this_process() -> &'static Arc<Resources> {
         static SHARED: OnceLock<Arc<Resources>> = OnceLock::new();
         SHARED.get_or_init(|| {
             // `None` means no limit: accept(2) fails when the system's is reached.
@@ -65,7 +65,7 @@ impl Resources {
     }
 
     /// Divides this many descriptors.
-    pub fn within(descriptors: u64) -> Arc<Self> {
+    pub(crate) fn within(descriptors: u64) -> Arc<Self> {
         let rest = descriptors.saturating_sub(RESERVED);
         let upkeep = (rest / UPKEEP).clamp(1, MOST_UPKEEP);
         let connections = rest.saturating_sub(upkeep).max(FEWEST);

@@ -12,7 +12,7 @@ use strum::VariantArray;
 /// Reason why a connection is not taken over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, strum::IntoStaticStr, strum::VariantArray)]
 #[strum(serialize_all = "snake_case")]
-pub enum PassReason {
+pub(crate) enum PassReason {
     /// An end has options that a built socket does not support, or payload in its SYN.
     Options,
     /// So many connections are taken over already (`max_connections`).
@@ -41,12 +41,12 @@ pub enum PassReason {
     System,
 }
 
-longsplice_core::named!(pub PassReason);
+longsplice_core::named!(pub(crate) PassReason);
 
 /// Reason why a released connection is taken over again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, strum::IntoStaticStr, strum::VariantArray)]
 #[strum(serialize_all = "snake_case")]
-pub enum AgainReason {
+pub(crate) enum AgainReason {
     /// A command, `longsplice unsplice`.
     Command,
     /// Its path loses segments.

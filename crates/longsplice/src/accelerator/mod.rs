@@ -11,7 +11,7 @@ mod counts;
 mod distances;
 mod early;
 mod losses;
-mod passed;
+pub(crate) mod passed;
 mod plain_traffic;
 mod release;
 
@@ -50,12 +50,12 @@ use self::{
 };
 use crate::{config::AccelerateConfig, congestion, listener::Shared};
 
-pub use counts::{AcceleratorStatus, AgainReason, PassReason};
-pub use passed::{PassedState, PassedThrough};
+pub(crate) use counts::{AcceleratorStatus, AgainReason, PassReason};
+pub(crate) use passed::PassedThrough;
 
 /// The running accelerator.
 #[derive(Debug)]
-pub struct Accelerator {
+pub(crate) struct Accelerator {
     config: AccelerateConfig,
     shared: Arc<Shared>,
     interfaces: Interfaces,
@@ -123,12 +123,12 @@ impl Accelerator {
     }
 
     /// Returns its state and counters.
-    pub fn status(&self) -> AcceleratorStatus {
+    pub(crate) fn status(&self) -> AcceleratorStatus {
         self.counts.snapshot(self.carried.lock().len())
     }
 
     /// Returns the connections that were passed through lately, the oldest first.
-    pub fn passed_through(&self) -> Vec<PassedThrough> {
+    pub(crate) fn passed_through(&self) -> Vec<PassedThrough> {
         self.passed.lock().list(Instant::now())
     }
 

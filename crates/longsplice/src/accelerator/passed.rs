@@ -20,7 +20,7 @@ const LISTED: Duration = Duration::from_secs(600);
 
 /// Describes a connection that was passed through, as `longsplice flows --json` shows it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PassedThrough {
+pub(crate) struct PassedThrough {
     /// Always `passed_through`: where flows have their state.
     pub state: PassedState,
     /// Address of the end that opened the connection.
@@ -36,7 +36,7 @@ pub struct PassedThrough {
 /// State of a connection that was passed through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum PassedState {
+pub(crate) enum PassedState {
     /// The kernel forwards it.
     PassedThrough,
 }

@@ -21,7 +21,7 @@ pub(super) struct FlowRecord {
 }
 
 /// Records all spliced flows once in each [`super::LogTarget::flow_interval`], until the task is aborted.
-pub async fn record_flows(splicer: Splicer, log: AccessLog) {
+pub(crate) async fn record_flows(splicer: Splicer, log: AccessLog) {
     let interval = log.flow_interval();
     in_each(interval, |period| record_all(&splicer, &log, period)).await;
 }

@@ -26,16 +26,16 @@ use tokio::sync::watch;
 
 use flow_records::FlowRecord;
 
-pub use flow_records::record_flows;
-pub use record::{AccessRecord, End, MAX_TEXT, Request, Traffic, cut};
-pub use target::{LogTarget, OpenError};
+pub(crate) use flow_records::record_flows;
+pub(crate) use record::{AccessRecord, End, Request, Traffic, cut};
+pub(crate) use target::{LogTarget, OpenError};
 
 /// Limit of the records that wait to be written: some megabytes.
 const QUEUE: usize = 8192;
 
 /// Handle of the access log. All clones share it.
 #[derive(Debug, Clone, Default)]
-pub struct AccessLog {
+pub(crate) struct AccessLog {
     inner: Arc<Inner>,
 }
 
@@ -95,12 +95,12 @@ enum Message {
 
 impl AccessLog {
     /// Returns whether there is a destination.
-    pub fn is_on(&self) -> bool {
+    pub(crate) fn is_on(&self) -> bool {
         self.inner.on.load(Ordering::Relaxed)
     }
 
     /// Queues a record for writing. Never waits: a record that does not fit is counted.
-    pub fn write(&self, record: AccessRecord) {
+    pub(crate) fn write(&self, record: AccessRecord) {
         if self.is_on() {
             self.queue(Message::Record(Box::new(record)));
         }
@@ -129,7 +129,7 @@ impl AccessLog {
 
     /// Writes to this destination from now on; `None` stops the log. Records that wait go to the old destination, or to
     /// this one.
-    pub fn set(&self, target: Option<LogTarget>) {
+    pub(crate) fn set(&self, target: Option<LogTarget>) {
         if target.is_none() && self.inner.sender.get().is_none() {
             return;
         }
@@ -143,7 +143,7 @@ impl AccessLog {
     }
 
     /// Opens the file again by its name: the old one was moved away (logrotate).
-    pub fn reopen(&self) {
+    pub(crate) fn reopen(&self) {
         if self.inner.sender.get().is_some() {
             self.order(|orders| orders.reopen = true);
         }
@@ -161,7 +161,7 @@ impl AccessLog {
     }
 
     /// Waits until all queued records are written, but no longer than `patience`.
-    pub fn flush(&self, patience: Duration) {
+    pub(crate) fn flush(&self, patience: Duration) {
         let Some(sender) = self.inner.sender.get() else {
             return;
         };
@@ -179,7 +179,7 @@ impl AccessLog {
     }
 
     /// Returns the counts of records.
-    pub fn counts(&self) -> LogCounts {
+    pub(crate) fn counts(&self) -> LogCounts {
         let Counts {
             written,
             dropped,

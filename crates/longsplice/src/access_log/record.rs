@@ -9,16 +9,15 @@ use longsplice_engine::{FlowId, Returned, Summary, reason::RelayReason};
 use serde::Serialize;
 
 /// Limit of a name, a target or a header field in a log line, in bytes; longer text is cut.
-pub const MAX_TEXT: usize = 2048;
+pub(crate) const MAX_TEXT: usize = 2048;
 
 /// One line of the access log: a request and its reply, or a connection of which no requests are read.
 #[derive(Debug, Clone)]
-pub struct AccessRecord {
+pub(crate) struct AccessRecord {
     /// Time of its beginning.
     pub time: SystemTime,
     /// Address of the client; from the PROXY header, if one was read.
     pub client: SocketAddr,
-    /// Listener.
     pub listener: String,
     /// Route that took it.
     pub route: Option<String>,
@@ -40,13 +39,12 @@ pub struct AccessRecord {
     pub first_byte: Option<Duration>,
     /// Name of the server in the ClientHello.
     pub sni: Option<String>,
-    /// Kind of its end.
     pub end: End,
 }
 
 /// Payload of a connection or request, and its way.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Traffic {
+pub(crate) struct Traffic {
     /// Number of the flow, as `longsplice flows` shows it.
     pub flow: Option<FlowId>,
     /// Payload bytes to the client, including heads; for spliced bytes, as the kernel counted them.
@@ -63,8 +61,7 @@ pub struct Traffic {
 
 /// A request, for a log line.
 #[derive(Debug, Clone, Default)]
-pub struct Request {
-    /// Method.
+pub(crate) struct Request {
     pub method: String,
     /// Target, as the client sent it.
     pub target: String,
@@ -82,7 +79,7 @@ pub struct Request {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, strum::IntoStaticStr, strum::VariantArray)]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
-pub enum End {
+pub(crate) enum End {
     /// The reply was delivered, or both streams ended in order.
     Complete,
     /// A connection was reset.
@@ -119,11 +116,11 @@ pub enum End {
     Unknown,
 }
 
-longsplice_core::named!(pub End);
+longsplice_core::named!(pub(crate) End);
 
 impl AccessRecord {
     /// Creates the record of a connection or request that begins now.
-    pub fn new(listener: &str, client: SocketAddr) -> AccessRecord {
+    pub(crate) fn new(listener: &str, client: SocketAddr) -> AccessRecord {
         AccessRecord {
             time: SystemTime::now(),
             client,
@@ -144,7 +141,7 @@ impl AccessRecord {
 
     /// Completes the record now; `began` is the beginning on the monotonic clock.
     #[must_use]
-    pub fn ended(self, began: Instant, end: End) -> AccessRecord {
+    pub(crate) fn ended(self, began: Instant, end: End) -> AccessRecord {
         AccessRecord {
             duration: began.elapsed(),
             end,
@@ -155,7 +152,7 @@ impl AccessRecord {
 
 impl Traffic {
     /// Adds the bytes of a call of [`longsplice_engine::Splicer::splice`] that ended the pair.
-    pub fn add(&mut self, summary: &Summary) {
+    pub(crate) fn add(&mut self, summary: &Summary) {
         self.flow = Some(summary.id);
         self.bytes_to_server += summary.bytes_to_server;
         self.bytes_to_client += summary.bytes_to_client;
@@ -165,7 +162,7 @@ impl Traffic {
     }
 
     /// Adds the bytes of a call of [`longsplice_engine::Splicer::splice`] after which the pair came back.
-    pub fn add_returned(&mut self, returned: &Returned) {
+    pub(crate) fn add_returned(&mut self, returned: &Returned) {
         self.flow = Some(returned.id);
         self.bytes_to_server += returned.passed.client;
         self.bytes_to_client += returned.passed.server;
@@ -175,6 +172,6 @@ impl Traffic {
 }
 
 /// Cuts a text to the length that a log line has room for.
-pub fn cut(text: &str) -> &str {
+pub(crate) fn cut(text: &str) -> &str {
     text.get(..text.floor_char_boundary(MAX_TEXT)).unwrap_or_default()
 }

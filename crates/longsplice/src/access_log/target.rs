@@ -14,7 +14,7 @@ use crate::config::{AccessLogConfig, AccessLogFormat};
 
 /// An open destination of lines, with their format.
 #[derive(Debug)]
-pub struct LogTarget {
+pub(crate) struct LogTarget {
     pub(super) format: AccessLogFormat,
     /// Time from one record of a spliced flow to the next; `None`: no such records.
     pub(super) flow_interval: Option<Duration>,
@@ -32,7 +32,7 @@ enum Place {
 /// Error: the destination could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot open the access log {}: {source}{}", path.display(), remedy(.source))]
-pub struct OpenError {
+pub(crate) struct OpenError {
     path: PathBuf,
     source: io::Error,
 }
@@ -54,7 +54,7 @@ impl LogTarget {
     ///
     /// # Errors
     /// [`OpenError`].
-    pub fn open(config: &AccessLogConfig) -> Result<LogTarget, OpenError> {
+    pub(crate) fn open(config: &AccessLogConfig) -> Result<LogTarget, OpenError> {
         let place = match &config.path {
             None => Place::Stdout,
             Some(path) => Place::File {
@@ -74,7 +74,7 @@ impl LogTarget {
     ///
     /// # Errors
     /// [`OpenError`]: the path is a folder, or its folder is missing.
-    pub fn check(config: &AccessLogConfig) -> Result<(), OpenError> {
+    pub(crate) fn check(config: &AccessLogConfig) -> Result<(), OpenError> {
         let Some(path) = &config.path else {
             return Ok(());
         };

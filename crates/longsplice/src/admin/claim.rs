@@ -20,7 +20,7 @@ use crate::instance::InstanceName;
 
 /// Right to be the daemon of an instance. Dropping it removes the socket and the lock.
 #[derive(Debug)]
-pub struct Claim {
+pub(crate) struct Claim {
     socket: PathBuf,
     /// Listener of the socket, and the inode of its name; `None` until it is bound.
     listener: Option<(UnixListener, u64)>,
@@ -33,14 +33,13 @@ pub struct Claim {
 
 /// Reason why an instance could not be claimed.
 #[derive(Debug, thiserror::Error)]
-pub enum ClaimError {
+pub(crate) enum ClaimError {
     /// Another daemon has claimed it.
     #[error(
         "a daemon of instance `{instance}` is running already ({}): give this one another name with --instance NAME, or stop that one",
         at.display()
     )]
     Running {
-        /// Name of the instance.
         instance: InstanceName,
         /// Lock or socket of that daemon.
         at: PathBuf,
@@ -52,7 +51,6 @@ pub enum ClaimError {
         display_all(.looked)
     )]
     Elsewhere {
-        /// Name of the instance.
         instance: InstanceName,
         /// Paths without a socket of that daemon.
         looked: Vec<PathBuf>,
@@ -84,7 +82,11 @@ fn list(why: &[(PathBuf, io::Error)]) -> String {
 }
 
 /// Claims the instance. `admin` is the path of its socket, instead of the usual one.
-pub fn claim(places: &Places, instance: &InstanceName, admin: Option<&Path>) -> Result<Claim, ClaimError> {
+pub(crate) fn claim(
+    places: &Places,
+    instance: &InstanceName,
+    admin: Option<&Path>,
+) -> Result<Claim, ClaimError> {
     let directory = places.own_directory().map_err(ClaimError::NoPlace)?;
     // Lock the instance, not the socket: two sockets would still share one set of pins.
     let lock_path = directory.join(format!("{instance}.lock"));
@@ -206,8 +208,7 @@ fn listen(path: &Path) -> io::Result<(UnixListener, u64)> {
 }
 
 impl Claim {
-    /// Returns the path of the socket.
-    pub fn socket(&self) -> &Path {
+    pub(crate) fn socket(&self) -> &Path {
         &self.socket
     }
 
@@ -289,10 +290,9 @@ mod tests {
 
     fn places() -> (tempfile::TempDir, Places) {
         let dir = tempfile::tempdir().unwrap();
-        let places = Places::only(vec![
-            PathBuf::from("/proc/no/such"),
-            dir.path().join("longsplice"),
-        ]);
+        let places = Places {
+            directories: vec![PathBuf::from("/proc/no/such"), dir.path().join("longsplice")],
+        };
         (dir, places)
     }
 

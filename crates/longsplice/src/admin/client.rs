@@ -235,7 +235,9 @@ mod tests {
             }
         });
         let instance = InstanceName::default();
-        let nowhere = Places::only(Vec::new());
+        let nowhere = Places {
+            directories: Vec::new(),
+        };
         request(&nowhere, &instance, Some(&path), method, "/status", "")
     }
 

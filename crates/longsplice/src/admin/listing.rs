@@ -94,7 +94,7 @@ fn part(mut list: Listing, mut before: u8) -> (Vec<u8>, Option<Listing>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::accelerator::{PassedState, PassedThrough};
+    use crate::accelerator::{PassedThrough, passed::PassedState};
 
     fn listing(length: u16) -> Listing {
         let one = |port| {

@@ -2,14 +2,14 @@
 //!
 //! `GET /status`, `GET /flows`, `POST /flows/ID/splice`, `…/unsplice` and `…/kill`, `GET`, `PUT` and `DELETE /rules`,
 //! `POST /reload`, `GET /servers`, `POST /servers/drain` and `…/ready`, and `POST /handover`, which becomes a connection
-//! of its own protocol ([`crate::handover`]). Errors are `{"error": "…"}`.
+//! of its own protocol (module `handover`). Errors are `{"error": "…"}`.
 
 mod claim;
 pub mod client;
 pub(crate) mod listing;
 mod places;
-pub mod server;
-pub mod servers;
+pub(crate) mod server;
+pub(crate) mod servers;
 
 use std::{sync::Arc, time::Instant, time::SystemTime};
 
@@ -23,8 +23,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use claim::inherit;
-pub use claim::{Claim, ClaimError, claim};
+pub(crate) use claim::{Claim, ClaimError, claim, inherit};
 pub use places::Places;
 
 use crate::{
@@ -41,8 +40,7 @@ use crate::{
 
 /// State that the admin interface shows and changes.
 #[derive(Debug)]
-pub struct Admin {
-    /// Name of the instance.
+pub(crate) struct Admin {
     pub instance: InstanceName,
     /// State that all listeners share, such as the engine.
     pub shared: Arc<Shared>,
@@ -50,7 +48,6 @@ pub struct Admin {
     pub accelerator: Option<Arc<Accelerator>>,
     /// Configuration in force.
     pub config_status: Arc<ConfigStatus>,
-    /// Rules.
     pub rules: Arc<RuleManager>,
     /// Channel for requests to reload.
     pub reload: mpsc::Sender<ReloadRequest>,
@@ -124,16 +121,14 @@ fn error(status: StatusCode, what: &str) -> Response {
 /// A line of `longsplice flows`: a flow, or a connection that the accelerator has passed through.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(untagged)]
-pub enum Listed {
-    /// A flow.
+pub(crate) enum Listed {
     Flow(Box<FlowInfo>),
     /// A connection that was passed through.
     PassedThrough(PassedThrough),
 }
 
 impl Admin {
-    /// Returns the status.
-    pub fn status(&self) -> Status {
+    pub(crate) fn status(&self) -> Status {
         let log = &self.shared.access_log;
         let epoch = self.started_at.duration_since(SystemTime::UNIX_EPOCH);
         Status {

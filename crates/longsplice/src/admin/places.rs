@@ -13,7 +13,7 @@ use crate::instance::InstanceName;
 /// Directories that may hold admin sockets, in order of preference.
 #[derive(Debug, Clone)]
 pub struct Places {
-    directories: Vec<PathBuf>,
+    pub(super) directories: Vec<PathBuf>,
 }
 
 impl Places {
@@ -32,13 +32,8 @@ impl Places {
         }
     }
 
-    /// Uses only these directories.
-    pub fn only(directories: Vec<PathBuf>) -> Self {
-        Places { directories }
-    }
-
     /// Returns the possible sockets of the instance's daemon, in directories that a client can trust.
-    pub fn sockets(&self, instance: &InstanceName) -> Vec<PathBuf> {
+    pub(crate) fn sockets(&self, instance: &InstanceName) -> Vec<PathBuf> {
         self.trusted()
             .map(|d| d.join(format!("{instance}.sock")))
             .collect()
@@ -53,11 +48,6 @@ impl Places {
 
     fn trusted(&self) -> impl Iterator<Item = &PathBuf> {
         self.directories.iter().filter(|d| trusted(d).is_ok())
-    }
-
-    /// Returns all directories, for messages.
-    pub fn directories(&self) -> &[PathBuf] {
-        &self.directories
     }
 
     /// Returns the first directory that belongs to this user, or that can be created. Fails with the reason for each.

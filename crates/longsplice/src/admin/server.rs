@@ -34,7 +34,7 @@ use crate::{
 };
 
 /// Serves until the handle is dropped.
-pub fn serve(claim: &Claim, admin: Admin) -> io::Result<AbortOnDropHandle<()>> {
+pub(crate) fn serve(claim: &Claim, admin: Admin) -> io::Result<AbortOnDropHandle<()>> {
     let listener = UnixListener::from_std(claim.listener()?)?;
     let router = router(Arc::new(admin));
     tracing::debug!(socket = %claim.socket().display(), "admin interface open");

@@ -16,8 +16,7 @@ use crate::upstream::UpstreamStatus;
 
 /// Name of a server. It is in the body, because a path could not hold names with slashes.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Which {
-    /// Upstream.
+pub(crate) struct Which {
     pub upstream: String,
     /// Name or address of the server.
     pub server: String,
@@ -25,7 +24,7 @@ pub struct Which {
 
 /// Number of servers that a request concerned.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Concerned {
+pub(crate) struct Concerned {
     /// A name may have several addresses, or none yet.
     pub servers: usize,
 }

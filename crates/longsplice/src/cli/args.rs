@@ -28,7 +28,7 @@ use crate::{
 Try it:  longsplice forward --listen 0.0.0.0:8080 --to 127.0.0.1:8000
 Examine this machine:  longsplice doctor"
 )]
-pub struct Cli {
+pub(super) struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
@@ -40,7 +40,7 @@ pub struct Cli {
 /// Holds the options that every command takes.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "With every command")]
-pub struct Common {
+pub(super) struct Common {
     /// Which daemon of this machine; each has its own name [default: default]
     #[arg(long, global = true, value_name = "NAME")]
     pub instance: Option<InstanceName>,
@@ -57,7 +57,7 @@ pub struct Common {
 
 /// Names what to do.
 #[derive(Debug, Subcommand)]
-pub enum Command {
+pub(super) enum Command {
     /// Run the daemon as a file says
     #[command(after_help = "Example: longsplice run --config /etc/longsplice.toml")]
     Run(Run),
@@ -137,7 +137,7 @@ Exit code 1 if this machine cannot splice (with --accelerate: not accelerate).")
 
 /// `splice`, `unsplice` and `kill`.
 #[derive(Debug, Args)]
-pub struct Connection {
+pub(super) struct Connection {
     /// The connection's number.
     pub id: FlowId,
     /// Where the daemon's admin socket is, if not at the usual place
@@ -147,7 +147,7 @@ pub struct Connection {
 
 /// `check`.
 #[derive(Debug, Args)]
-pub struct Check {
+pub(super) struct Check {
     /// The files
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
@@ -176,7 +176,7 @@ pub struct Check {
 
 /// `run`.
 #[derive(Debug, Args)]
-pub struct Run {
+pub(super) struct Run {
     /// The configuration (docs/configuration.md)
     #[arg(long, short, value_name = "FILE")]
     pub config: PathBuf,
@@ -197,7 +197,7 @@ pub struct Run {
 
 /// `forward`.
 #[derive(Debug, Args)]
-pub struct Forward {
+pub(super) struct Forward {
     /// Where to listen: ADDR:PORT, [V6ADDR]:PORT, :PORT or PORT; can be given again
     #[arg(long, required = true, value_name = "ADDR")]
     pub listen: Vec<ListenAddr>,
@@ -273,7 +273,7 @@ pub struct Forward {
 
 /// `accelerate`.
 #[derive(Debug, Args)]
-pub struct Accelerate {
+pub(super) struct Accelerate {
     /// Take the place of the running daemon of this instance: it releases its connections once this one serves, and ends
     #[arg(long)]
     pub replace: bool,
@@ -338,7 +338,7 @@ pub struct Accelerate {
 
 /// `flows`, `status`, `servers` and `rules list`.
 #[derive(Debug, Args)]
-pub struct Ask {
+pub(super) struct Ask {
     /// For programs
     #[arg(long)]
     pub json: bool,
@@ -349,7 +349,7 @@ pub struct Ask {
 
 /// `rules`.
 #[derive(Debug, Subcommand)]
-pub enum Rules {
+pub(super) enum Rules {
     /// Show each rule and what it has seen
     List(Ask),
     /// Replace all rules by those of a file, at once; a file with an error changes nothing
@@ -371,7 +371,7 @@ pub enum Rules {
 
 /// `servers drain` and `servers ready`.
 #[derive(Debug, Subcommand)]
-pub enum Servers {
+pub(super) enum Servers {
     /// Let a server take no new connections and requests; those under way go on, sticky clients move to others
     #[command(after_help = "\
 Example: longsplice servers drain images/192.0.2.1:80     (`longsplice servers` shows the names)
@@ -384,7 +384,7 @@ It lasts until `servers ready` or a restart of the daemon; a reload does not end
 
 /// The server of `servers drain` and `servers ready`.
 #[derive(Debug, Args)]
-pub struct Server {
+pub(super) struct Server {
     /// The server's name or address, behind that of its upstream (of a listener with `to`, the listener's name)
     #[arg(value_name = "UPSTREAM/SERVER")]
     pub name: String,
@@ -395,7 +395,7 @@ pub struct Server {
 
 /// `doctor`.
 #[derive(Debug, Args)]
-pub struct Doctor {
+pub(super) struct Doctor {
     /// For programs
     #[arg(long)]
     pub json: bool,

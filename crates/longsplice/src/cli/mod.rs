@@ -1,6 +1,6 @@
-//! Runs the command line: [`args`] defines it, and the other modules run the commands.
+//! Runs the command line: `args` defines it, and the other modules run the commands.
 
-pub mod args;
+mod args;
 mod ask;
 mod check;
 mod explain;

@@ -37,7 +37,7 @@ const TO_THIS_HOST: &str = "to this host";
 
 /// Settings of the transparent accelerator.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AccelerateConfig {
+pub(crate) struct AccelerateConfig {
     /// Interfaces of one side, such as a site.
     pub inside: Vec<String>,
     /// Interfaces of the other side, such as a long link.
@@ -73,7 +73,7 @@ pub struct AccelerateConfig {
 
 /// A class of customers.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AccelerateClass {
+pub(crate) struct AccelerateClass {
     /// Name of the class.
     pub name: String,
     /// Networks of its customers: of either end of a connection.
@@ -92,7 +92,7 @@ struct RawClass {
 /// transfer gains most of its time by that; a server that refuses looks like one that accepts and resets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
-pub enum EarlyAccept {
+pub(crate) enum EarlyAccept {
     /// None.
     #[default]
     Never,
@@ -106,7 +106,7 @@ pub enum EarlyAccept {
 /// without a node, and its shorter round trip takes the share of other connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
-pub enum StandingQueue {
+pub(crate) enum StandingQueue {
     /// It is released.
     #[default]
     Release,
@@ -140,7 +140,7 @@ pub(super) struct Raw {
 
 impl AccelerateConfig {
     /// Returns the defaults for these interfaces.
-    pub fn between(inside: Vec<String>, outside: Vec<String>) -> AccelerateConfig {
+    pub(crate) fn between(inside: Vec<String>, outside: Vec<String>) -> AccelerateConfig {
         AccelerateConfig {
             inside,
             outside,
@@ -161,12 +161,12 @@ impl AccelerateConfig {
     }
 
     /// Returns the interfaces of both sides.
-    pub fn interfaces(&self) -> Vec<String> {
+    pub(crate) fn interfaces(&self) -> Vec<String> {
         self.inside.iter().chain(&self.outside).cloned().collect()
     }
 
     /// Returns the thresholds under which a connection is released.
-    pub fn thresholds(&self) -> Thresholds {
+    pub(crate) fn thresholds(&self) -> Thresholds {
         Thresholds {
             yields_at_queue: self.standing_queue == StandingQueue::Release,
             has_own_congestion: self.has_congestion_control(),
@@ -175,7 +175,7 @@ impl AccelerateConfig {
     }
 
     /// Returns whether a side has a congestion control of its own.
-    pub fn has_congestion_control(&self) -> bool {
+    pub(crate) fn has_congestion_control(&self) -> bool {
         self.inside_congestion.is_some() || self.outside_congestion.is_some()
     }
 
@@ -185,7 +185,7 @@ impl AccelerateConfig {
     }
 
     /// Complains about interfaces that cannot be the two sides of a node.
-    pub fn complaint(&self) -> Option<rules::Complaint> {
+    pub(crate) fn complaint(&self) -> Option<rules::Complaint> {
         let complaint = |message: String, help| Some(rules::Complaint { message, help });
         for (side, names) in self.sides() {
             if names.is_empty() {
@@ -213,13 +213,13 @@ impl AccelerateConfig {
     }
 
     /// Returns true if a rule is one of [`AccelerateConfig::rules`] for packets to this host itself.
-    pub fn is_for_this_host(rule: &Rule) -> bool {
+    pub(crate) fn is_for_this_host(rule: &Rule) -> bool {
         rule.action == Action::Pass && rule.name.ends_with(TO_THIS_HOST)
     }
 
     /// Returns the rules that bring handshakes and taken-over connections to this process, around the host's `own`
     /// addresses.
-    pub fn rules(&self, own: &[IpAddr]) -> Vec<Rule> {
+    pub(crate) fn rules(&self, own: &[IpAddr]) -> Vec<Rule> {
         let own: Vec<Network> = own.iter().copied().map(Network::from).collect();
         let mut all = Vec::new();
         for interface in self.interfaces() {

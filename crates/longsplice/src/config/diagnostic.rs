@@ -8,7 +8,7 @@ use std::{
 
 /// An error in a file, with its position and the remedy.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Diagnostic {
+pub(crate) struct Diagnostic {
     path: PathBuf,
     line: usize,
     column: usize,
@@ -68,7 +68,7 @@ impl<'a> Source<'a> {
 
 impl Diagnostic {
     /// Returns it on one line, for a log: place, message and remedy.
-    pub fn brief(&self) -> String {
+    pub(crate) fn brief(&self) -> String {
         format!("{}:{}: {}", self.path.display(), self.line, self.gist())
     }
 
@@ -110,7 +110,7 @@ impl Diagnostic {
     }
 
     /// Returns the line, from 1.
-    pub fn line(&self) -> usize {
+    pub(crate) fn line(&self) -> usize {
         self.line
     }
 }

@@ -23,18 +23,16 @@ use super::{
 use crate::{address::PortRange, instance::InstanceName};
 
 /// Default time for connections in control mode to end at a shutdown.
-pub const DEFAULT_SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
+pub(crate) const DEFAULT_SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The checked configuration of a daemon.
 #[derive(Debug, Clone)]
-pub struct Config {
-    /// Name of the instance.
+pub(crate) struct Config {
     pub instance: InstanceName,
     /// Path of the admin socket, if it is not the usual one.
     pub admin: Option<PathBuf>,
     /// Settings of the engine; [`Config::splicer_config`] fills in its `instance`.
     pub splicer: SplicerConfig,
-    /// Limit of its memory.
     pub memory: MemoryLimit,
     /// True if the daemon ends at its start if it could only relay.
     pub require_splice: bool,
@@ -85,7 +83,7 @@ impl Default for Config {
 
 impl Config {
     /// Writes the warnings to the log, and which of the named interfaces are not there.
-    pub fn log_warnings(&self) {
+    pub(crate) fn log_warnings(&self) {
         for warning in &self.warnings {
             tracing::warn!("{}", warning.brief());
         }
@@ -120,7 +118,7 @@ impl Config {
     }
 
     /// Returns the settings for opening the engine.
-    pub fn splicer_config(&self) -> SplicerConfig {
+    pub(crate) fn splicer_config(&self) -> SplicerConfig {
         SplicerConfig {
             instance: self.instance.to_string(),
             ..self.splicer.clone()
@@ -139,7 +137,7 @@ pub(crate) fn usual_max_dormant(max_flows: u32) -> u32 {
 )]
 #[serde(rename_all = "lowercase")]
 #[strum(serialize_all = "snake_case")]
-pub enum OnShutdown {
+pub(crate) enum OnShutdown {
     /// They run on in the kernel, and the next daemon of this instance adopts them.
     #[default]
     Keep,
@@ -147,7 +145,7 @@ pub enum OnShutdown {
     End,
 }
 
-longsplice_core::named!(pub OnShutdown);
+longsplice_core::named!(pub(crate) OnShutdown);
 
 impl From<OnShutdown> for Shutdown {
     fn from(how: OnShutdown) -> Self {

@@ -14,7 +14,7 @@ use super::{period::Period, protocol::Protocol, settler::Settler};
 
 /// Limits and options of a listener for HTTP.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HttpConfig {
+pub(crate) struct HttpConfig {
     /// Longest time for the head of a request, from its first byte on; for the first request, from the accept on.
     /// Answered with 408.
     pub head_timeout: Duration,
@@ -46,7 +46,7 @@ pub struct HttpConfig {
 /// `X-Real-IP`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum ForwardedMode {
+pub(crate) enum ForwardedMode {
     /// Forward them; the client's address is appended.
     #[default]
     Append,
@@ -57,7 +57,7 @@ pub enum ForwardedMode {
 /// Treatment of a request's fields with underscores in their names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Underscores {
+pub(crate) enum Underscores {
     /// Remove them: no route and no server sees them.
     #[default]
     Drop,

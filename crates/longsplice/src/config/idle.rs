@@ -5,10 +5,10 @@ use std::{str::FromStr, time::Duration};
 use longsplice_engine::{IdlePolicy, Keepalive, ParseKeepaliveError};
 
 /// Default time that a relayed connection may be idle.
-pub const DEFAULT_RELAY_IDLE_TIMEOUT: Duration = Duration::from_secs(3600);
+pub(crate) const DEFAULT_RELAY_IDLE_TIMEOUT: Duration = Duration::from_secs(3600);
 /// Probing of idle connections: `off`, or the text of a [`Keepalive`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct KeepaliveSetting(pub Option<Keepalive>);
+pub(crate) struct KeepaliveSetting(pub Option<Keepalive>);
 
 impl Default for KeepaliveSetting {
     fn default() -> Self {
@@ -30,7 +30,7 @@ impl FromStr for KeepaliveSetting {
 longsplice_core::from_text!(KeepaliveSetting);
 
 /// Combines both settings; `None` means the default.
-pub fn idle_policy(limit: Option<Duration>, keepalive: Option<KeepaliveSetting>) -> IdlePolicy {
+pub(crate) fn idle_policy(limit: Option<Duration>, keepalive: Option<KeepaliveSetting>) -> IdlePolicy {
     IdlePolicy {
         limit: Some(limit.unwrap_or(DEFAULT_RELAY_IDLE_TIMEOUT)),
         keepalive: keepalive.unwrap_or_default().0,

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-pub use longsplice_engine::SourceAddress;
+pub(crate) use longsplice_engine::SourceAddress;
 use longsplice_engine::rules::{Action, MAX_TEXT, Match, Network, Ports, Rule};
 use serde::Deserialize;
 use toml::Spanned;
@@ -15,7 +15,7 @@ use super::{
 
 /// Selects the connections that a listener intercepts, and its source address toward the target.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct InterceptConfig {
+pub(crate) struct InterceptConfig {
     /// Interfaces on which clients' packets arrive.
     pub interfaces: Vec<String>,
     /// Networks of the clients; empty means all.
@@ -81,7 +81,7 @@ pub(super) fn settle(raw: Raw) -> Result<InterceptConfig, Complaint> {
 
 impl InterceptConfig {
     /// Returns the interfaces whose packets must be routed to this host.
-    pub fn all_interfaces(&self) -> Vec<String> {
+    pub(crate) fn all_interfaces(&self) -> Vec<String> {
         self.interfaces.iter().chain(&self.answers).cloned().collect()
     }
 

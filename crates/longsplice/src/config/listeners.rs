@@ -36,7 +36,7 @@ use crate::address::{ListenAddr, PortRange, Target};
 
 /// A listener: its addresses, targets and policies. The default is no usable one: its `connect_timeout` is 0.
 #[derive(Debug, Clone, Default)]
-pub struct ListenerConfig {
+pub(crate) struct ListenerConfig {
     /// Name in logs and in `status`.
     pub name: String,
     /// Addresses that it listens on.
@@ -87,7 +87,7 @@ pub struct ListenerConfig {
 
 impl ListenerConfig {
     /// Returns true if what it splices depends on a length.
-    pub fn has_splice_min(&self) -> bool {
+    pub(crate) fn has_splice_min(&self) -> bool {
         match self.protocol {
             Protocol::Http => self.splice != SplicePolicy::Never,
             Protocol::Tcp | Protocol::Tls => self.splice == SplicePolicy::Auto && self.tls.is_none(),
@@ -95,19 +95,19 @@ impl ListenerConfig {
     }
 
     /// Returns true if that length is measured.
-    pub fn measures(&self) -> bool {
+    pub(crate) fn measures(&self) -> bool {
         self.has_splice_min() && self.splice_min.is_none()
     }
 
     /// Returns which source address its servers see.
-    pub fn source(&self) -> SourceAddress {
+    pub(crate) fn source(&self) -> SourceAddress {
         self.intercept
             .as_ref()
             .map_or(SourceAddress::Forwarder, |i| i.source)
     }
 
     /// Returns the rules by which it intercepts.
-    pub fn rules(&self) -> Vec<Rule> {
+    pub(crate) fn rules(&self) -> Vec<Rule> {
         self.intercept.as_ref().map_or_else(Vec::new, |intercept| {
             intercept.rules(&self.name, &self.listen, self.goes_on())
         })
@@ -134,7 +134,7 @@ impl ListenerConfig {
 
     /// Returns whether a connection to this address is not forwarded: the address is link-local, of a metadata service
     /// or of this host itself, and `to` does not name it.
-    pub fn is_guarded(&self, address: IpAddr) -> bool {
+    pub(crate) fn is_guarded(&self, address: IpAddr) -> bool {
         let to = self.intercept.as_ref().map_or(&[][..], |i| i.to.as_slice());
         guarded::is_guarded(address, to)
     }
@@ -143,7 +143,7 @@ impl ListenerConfig {
 /// Treatment of a connection beyond `max_connections`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum OnFull {
+pub(crate) enum OnFull {
     /// Leave it in the kernel's queue.
     #[default]
     Wait,

@@ -6,11 +6,11 @@ use toml::Spanned;
 use super::settler::Settler;
 
 /// Default limit of lines of one kind in a second.
-pub const DEFAULT_LINES_PER_SECOND: u32 = 10;
+pub(crate) const DEFAULT_LINES_PER_SECOND: u32 = 10;
 
 /// Format and level of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LogConfig {
+pub(crate) struct LogConfig {
     /// Format for people or for machines.
     pub format: LogFormat,
     /// Lowest level that is written.
@@ -32,7 +32,7 @@ impl Default for LogConfig {
 /// Format of a log line.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
-pub enum LogFormat {
+pub(crate) enum LogFormat {
     /// For people.
     #[default]
     Text,
@@ -43,7 +43,7 @@ pub enum LogFormat {
 /// Lowest level that is logged.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum LogLevel {
+pub(crate) enum LogLevel {
     /// Failures.
     Error,
     /// Conditions that will need attention.

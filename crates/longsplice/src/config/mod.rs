@@ -17,7 +17,7 @@ mod period;
 mod protocol;
 mod remedy;
 mod route;
-pub mod rules;
+pub(crate) mod rules;
 mod settler;
 mod tls;
 mod upstream;
@@ -31,23 +31,21 @@ use std::{
 
 use longsplice_engine::rules::Rule;
 
-pub use accelerate::{AccelerateClass, AccelerateConfig, EarlyAccept, StandingQueue};
-pub use diagnostic::Diagnostic;
-pub(crate) use file::usual_max_dormant;
-pub use file::{Config, DEFAULT_SHUTDOWN_TIMEOUT, OnShutdown};
-pub use http::{ForwardedMode, HttpConfig, Underscores};
-pub use idle::{DEFAULT_RELAY_IDLE_TIMEOUT, KeepaliveSetting, idle_policy};
-pub(crate) use intercept::rule_name;
-pub use intercept::{InterceptConfig, SourceAddress};
-pub use listeners::{ListenerConfig, OnFull};
-pub use log::{DEFAULT_LINES_PER_SECOND, LogConfig, LogFormat, LogLevel};
-pub use operations::{AccessLogConfig, AccessLogFormat, MemoryLimit, OnReload, OperationsConfig};
-pub use period::{Period, PeriodError};
-pub use protocol::Protocol;
-pub use tls::TlsConfig;
-pub use upstream::{
-    Balance, DEFAULT_CONNECT_TIMEOUT, HealthConfig, KeyKind, Probe, ServerConfig, ServerPlace, ServiceName,
-    Statuses, UpstreamConfig,
+pub(crate) use accelerate::{AccelerateClass, AccelerateConfig, EarlyAccept, StandingQueue};
+pub(crate) use diagnostic::Diagnostic;
+pub(crate) use file::{Config, DEFAULT_SHUTDOWN_TIMEOUT, OnShutdown, usual_max_dormant};
+pub(crate) use http::{ForwardedMode, HttpConfig, Underscores};
+pub(crate) use idle::{KeepaliveSetting, idle_policy};
+pub(crate) use intercept::{InterceptConfig, SourceAddress, rule_name};
+pub(crate) use listeners::{ListenerConfig, OnFull};
+pub(crate) use log::{DEFAULT_LINES_PER_SECOND, LogConfig, LogFormat, LogLevel};
+pub(crate) use operations::{AccessLogConfig, AccessLogFormat, MemoryLimit, OnReload};
+pub(crate) use period::Period;
+pub(crate) use protocol::Protocol;
+pub(crate) use tls::TlsConfig;
+pub(crate) use upstream::{
+    DEFAULT_CONNECT_TIMEOUT, HealthConfig, KeyKind, Probe, ServerConfig, ServerPlace, Statuses,
+    UpstreamConfig,
 };
 
 /// Limit of a file, in bytes. A file may be a device without an end.
@@ -55,7 +53,7 @@ const LONGEST: u64 = 16 << 20;
 
 /// Reason why a configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum ConfigError {
+pub(crate) enum ConfigError {
     /// The file cannot be read.
     #[error("cannot read {}: {source}", path.display())]
     Read {
@@ -81,12 +79,12 @@ fn join(diagnostics: &[Diagnostic]) -> String {
 }
 
 /// Reads and checks a configuration file.
-pub fn load(path: &Path) -> Result<Config, ConfigError> {
+pub(crate) fn load(path: &Path) -> Result<Config, ConfigError> {
     parse(path, &read(path)?).map_err(ConfigError::Wrong)
 }
 
 /// Reads and checks a file of rules.
-pub fn load_rules(path: &Path) -> Result<Vec<Rule>, ConfigError> {
+pub(crate) fn load_rules(path: &Path) -> Result<Vec<Rule>, ConfigError> {
     parse_rules(path, &read(path)?).map_err(ConfigError::Wrong)
 }
 
@@ -115,12 +113,12 @@ fn read(path: &Path) -> Result<String, ConfigError> {
 }
 
 /// Checks the text of a configuration file; diagnostics show it as `path`.
-pub fn parse(path: &Path, text: &str) -> Result<Config, Vec<Diagnostic>> {
+pub(crate) fn parse(path: &Path, text: &str) -> Result<Config, Vec<Diagnostic>> {
     settled(path, text, file::settle)
 }
 
 /// Checks the text of a file of rules; diagnostics show it as `path`.
-pub fn parse_rules(path: &Path, text: &str) -> Result<Vec<Rule>, Vec<Diagnostic>> {
+pub(crate) fn parse_rules(path: &Path, text: &str) -> Result<Vec<Rule>, Vec<Diagnostic>> {
     settled(path, text, packet_rules::settle_file)
 }
 

@@ -18,7 +18,7 @@ use crate::address::ListenAddr;
 
 /// Settings for monitoring.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct OperationsConfig {
+pub(crate) struct OperationsConfig {
     /// Address for requests of metrics, health and readiness.
     pub metrics: Option<SocketAddr>,
     /// Log of requests and connections.
@@ -27,7 +27,7 @@ pub struct OperationsConfig {
 
 /// Settings of the log of requests and connections.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AccessLogConfig {
+pub(crate) struct AccessLogConfig {
     /// Path of the file; `None` means standard output.
     pub path: Option<PathBuf>,
     /// Format of a line.
@@ -40,7 +40,7 @@ pub struct AccessLogConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, strum::IntoStaticStr)]
 #[serde(rename_all = "lowercase")]
 #[strum(serialize_all = "snake_case")]
-pub enum AccessLogFormat {
+pub(crate) enum AccessLogFormat {
     /// One JSON object with all fields.
     #[default]
     Json,
@@ -50,11 +50,11 @@ pub enum AccessLogFormat {
     Combined,
 }
 
-longsplice_core::named!(pub AccessLogFormat);
+longsplice_core::named!(pub(crate) AccessLogFormat);
 
 /// Limit of the daemon's memory. Beyond it, no connection is accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum MemoryLimit {
+pub(crate) enum MemoryLimit {
     /// The limits of its control group and of the machine.
     #[default]
     Auto,
@@ -101,7 +101,7 @@ const LEAST_MEMORY: u64 = 16 << 20;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, strum::IntoStaticStr)]
 #[serde(rename_all = "lowercase")]
 #[strum(serialize_all = "snake_case")]
-pub enum OnReload {
+pub(crate) enum OnReload {
     /// Leave them as they are.
     #[default]
     Keep,
@@ -111,7 +111,7 @@ pub enum OnReload {
     Reset,
 }
 
-longsplice_core::named!(pub OnReload);
+longsplice_core::named!(pub(crate) OnReload);
 
 /// The table `[metrics]` as written in the file.
 #[derive(Debug, Deserialize)]

@@ -7,12 +7,12 @@ use serde::{Deserialize, Deserializer, de};
 
 /// A duration, written as a whole number with its unit: `500ms`, `30s`, `24h`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Period(pub Duration);
+pub(crate) struct Period(pub Duration);
 
 /// Error: the text is no duration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no duration: write a whole number and its unit (us, ms, s, m, h or d), such as 30s")]
-pub struct PeriodError(String);
+pub(crate) struct PeriodError(String);
 
 impl FromStr for Period {
     type Err = PeriodError;

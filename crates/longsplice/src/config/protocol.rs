@@ -9,7 +9,7 @@ use super::settler::Settler;
 /// Part of a connection that a listener reads before it chooses a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Protocol {
+pub(crate) enum Protocol {
     /// Nothing.
     #[default]
     Tcp,

@@ -7,42 +7,42 @@ use std::{
 };
 
 use longsplice_core::policy::SplicePolicy;
-pub use longsplice_core::rules::is_interface_name;
+pub(crate) use longsplice_core::rules::is_interface_name;
 use longsplice_engine::Until;
 
 use super::period::Period;
 use crate::address::{PortRange, Target};
 
 /// Range of `connect_timeout`.
-pub const CONNECT_TIMEOUT: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(600);
+pub(crate) const CONNECT_TIMEOUT: RangeInclusive<Duration> =
+    Duration::from_millis(1)..=Duration::from_secs(600);
 
 /// Range of an accelerator's `min_rtt`.
-pub const MIN_RTT: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(60);
+pub(crate) const MIN_RTT: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(60);
 
 /// Range of an accelerator's `queue`.
-pub const QUEUE: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(10);
+pub(crate) const QUEUE: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(10);
 
 /// Shortest time until an unsplice: with less, a connection would do little but come back.
 const LEAST_UNSPLICE_TIME: Duration = Duration::from_millis(1);
 
 /// Error in a setting, with the remedy.
 #[derive(Debug)]
-pub struct Complaint {
-    /// Message.
+pub(crate) struct Complaint {
     pub message: String,
     /// Remedy.
     pub help: &'static str,
 }
 
 /// Returns whether the text is a token, as the names of header fields and cookies are (RFC 9110 section 5.6.2).
-pub fn is_token(text: &str) -> bool {
+pub(crate) fn is_token(text: &str) -> bool {
     let tchar = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
     !text.is_empty() && text.bytes().all(tchar)
 }
 
 /// Complains about text that cannot be the name of a congestion control. Only the attempt to set it shows whether the
 /// kernel has it: it may load a module by the name.
-pub fn congestion(name: &str) -> Option<Complaint> {
+pub(crate) fn congestion(name: &str) -> Option<Complaint> {
     let is_name = !name.is_empty()
         && name.len() < 16
         && name
@@ -55,12 +55,12 @@ pub fn congestion(name: &str) -> Option<Complaint> {
 }
 
 /// Returns whether an interface of this name is there now.
-pub fn is_there(interface: &str) -> bool {
+pub(crate) fn is_there(interface: &str) -> bool {
     nix::net::if_::if_nametoindex(interface).is_ok()
 }
 
 /// Complains about an interface on which XDP cannot translate segments: it has no driver, or is not watched.
-pub fn xdp(name: &str, watched: Option<&[String]>) -> Option<Complaint> {
+pub(crate) fn xdp(name: &str, watched: Option<&[String]>) -> Option<Complaint> {
     let complaint = |what: &str, help| {
         Some(Complaint {
             message: format!("`{name}` {what}"),
@@ -80,7 +80,7 @@ pub fn xdp(name: &str, watched: Option<&[String]>) -> Option<Complaint> {
 }
 
 /// Complains about an interface that is not among the watched ones; `None` watches all that are up.
-pub fn unwatched(name: &str, watched: Option<&[String]>, help: &'static str) -> Option<Complaint> {
+pub(crate) fn unwatched(name: &str, watched: Option<&[String]>, help: &'static str) -> Option<Complaint> {
     let is_unwatched = watched.is_some_and(|all| !all.iter().any(|one| one == name));
     is_unwatched.then(|| Complaint {
         message: format!("`{name}` is not among `interfaces`, so nothing is spliced over it"),
@@ -89,7 +89,7 @@ pub fn unwatched(name: &str, watched: Option<&[String]>, help: &'static str) -> 
 }
 
 /// Complains about unsplice conditions that a spliced connection could never meet, or would meet all the time.
-pub fn unsplice(splice: SplicePolicy, until: Until) -> Option<Complaint> {
+pub(crate) fn unsplice(splice: SplicePolicy, until: Until) -> Option<Complaint> {
     let complaint = |message, help| Some(Complaint { message, help });
     if until.is_closed() {
         return None;
@@ -118,7 +118,7 @@ pub fn unsplice(splice: SplicePolicy, until: Until) -> Option<Complaint> {
 }
 
 /// Complains about two listeners on one port of the same address.
-pub fn overlap(new: SocketAddr, earlier: SocketAddr) -> Option<String> {
+pub(crate) fn overlap(new: SocketAddr, earlier: SocketAddr) -> Option<String> {
     let same = new.ip() == earlier.ip() || new.ip().is_unspecified() || earlier.ip().is_unspecified();
     let clash = new.port() != 0 && new.port() == earlier.port() && new.is_ipv4() == earlier.is_ipv4() && same;
     clash.then(|| match new == earlier {
@@ -128,7 +128,7 @@ pub fn overlap(new: SocketAddr, earlier: SocketAddr) -> Option<String> {
 }
 
 /// Complains about a listener whose target is itself: it would connect to itself until the descriptors are used up.
-pub fn connects_to_itself(listen: SocketAddr, to: &Target) -> Option<String> {
+pub(crate) fn connects_to_itself(listen: SocketAddr, to: &Target) -> Option<String> {
     let to = to.literal()?;
     // The kernel takes the unspecified address for the loopback's.
     let reached = match to.ip() {
@@ -141,7 +141,7 @@ pub fn connects_to_itself(listen: SocketAddr, to: &Target) -> Option<String> {
 }
 
 /// Complains about a listener on a source port: the kernel could not use it for connections.
-pub fn in_source_ports(listen: SocketAddr, source_ports: PortRange) -> Option<String> {
+pub(crate) fn in_source_ports(listen: SocketAddr, source_ports: PortRange) -> Option<String> {
     source_ports
         .contains(listen.port())
         .then(|| format!("port {} lies in source_ports ({source_ports})", listen.port()))

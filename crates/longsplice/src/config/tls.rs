@@ -10,7 +10,7 @@ use crate::tls::{self, CertificateFiles};
 
 /// TLS that a listener terminates.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TlsConfig {
+pub(crate) struct TlsConfig {
     /// Certificates of the listener. The first serves clients that name no server, or one without a certificate of its
     /// own.
     pub certificates: Vec<CertificateFiles>,

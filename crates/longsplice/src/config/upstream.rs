@@ -12,12 +12,12 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use balance::ParseBalanceError;
-pub use balance::{Balance, KeyKind};
-pub use health::{HealthConfig, Probe, Statuses};
+pub(crate) use balance::{Balance, KeyKind};
+pub(crate) use health::{HealthConfig, Probe, Statuses};
 use health::{RawHealth, RawOutlierDetection};
-pub use place::{ServerPlace, ServiceName};
+pub(crate) use place::ServerPlace;
 use servers::RawServer;
-pub use servers::ServerConfig;
+pub(crate) use servers::ServerConfig;
 
 use super::{
     one_or_many::{OneOrMany, flatten},
@@ -28,11 +28,11 @@ use super::{
 use crate::address::Target;
 
 /// Default time for connecting to one address.
-pub const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+pub(crate) const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A set of servers.
 #[derive(Debug, Clone, PartialEq)]
-pub struct UpstreamConfig {
+pub(crate) struct UpstreamConfig {
     /// Name that routes and listeners use.
     pub name: String,
     /// Servers; at least one is no backup.
@@ -131,7 +131,7 @@ impl Raw {
 
 impl UpstreamConfig {
     /// Creates an upstream with the defaults; checks nothing.
-    pub fn new(name: &str, servers: Vec<ServerConfig>) -> UpstreamConfig {
+    pub(crate) fn new(name: &str, servers: Vec<ServerConfig>) -> UpstreamConfig {
         let s = Duration::from_secs;
         UpstreamConfig {
             name: name.to_owned(),
@@ -158,7 +158,7 @@ impl UpstreamConfig {
     }
 
     /// Creates the upstream of a listener with `to`: it uses the first target that answers, whatever happened before.
-    pub fn of_targets(name: &str, to: &[Target], connect_timeout: Duration) -> UpstreamConfig {
+    pub(crate) fn of_targets(name: &str, to: &[Target], connect_timeout: Duration) -> UpstreamConfig {
         let servers = to
             .iter()
             .cloned()

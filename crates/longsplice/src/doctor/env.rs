@@ -19,7 +19,7 @@ const PREFIX: &str = "doctor:";
 
 /// A network interface.
 #[derive(Debug, Clone)]
-pub struct Interface {
+pub(crate) struct Interface {
     /// Name.
     pub name: String,
     /// Hardware type, as `ARPHRD_…`.
@@ -32,7 +32,7 @@ pub struct Interface {
 
 /// Reason that no costs were measured.
 #[derive(Debug, Clone)]
-pub enum Unmeasured {
+pub(crate) enum Unmeasured {
     /// The programs cannot be loaded: nothing can be spliced.
     Refused(String),
     /// The measurement failed otherwise.
@@ -40,7 +40,7 @@ pub enum Unmeasured {
 }
 
 /// Queries that the checks send to a machine.
-pub trait Env {
+pub(crate) trait Env {
     /// Returns the text of a file.
     fn read(&self, path: &str) -> io::Result<String>;
     /// Returns whether the file exists.
@@ -78,13 +78,13 @@ pub trait Env {
 
 /// The machine that this process runs on.
 #[derive(Debug)]
-pub struct Machine {
+pub(crate) struct Machine {
     source_ports: Option<PortRange>,
 }
 
 impl Machine {
     /// Returns this machine, with the planned source ports.
-    pub fn here(source_ports: Option<PortRange>) -> Self {
+    pub(crate) fn here(source_ports: Option<PortRange>) -> Self {
         Machine { source_ports }
     }
 }

@@ -17,7 +17,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-pub use env::{Env, Interface, Machine, Unmeasured};
+pub(crate) use env::{Env, Interface, Machine, Unmeasured};
 
 /// Directory of the pins.
 const BPFFS: &str = "/sys/fs/bpf";
@@ -25,7 +25,7 @@ const BPFFS: &str = "/sys/fs/bpf";
 /// Result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Verdict {
+pub(crate) enum Verdict {
     /// The machine is as it should be.
     Good,
     /// It works, with a limitation to know.
@@ -36,7 +36,7 @@ pub enum Verdict {
 
 /// Finding of a check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Finding {
+pub(crate) struct Finding {
     /// Name of the check; stable, for programs.
     pub check: &'static str,
     /// Result.
@@ -81,7 +81,7 @@ impl Finding {
 
 /// All findings.
 #[derive(Debug, Serialize)]
-pub struct Report {
+pub(crate) struct Report {
     /// Version of this program.
     pub version: &'static str,
     /// True if nothing is missing.
@@ -126,7 +126,7 @@ const ACCELERATOR_CHECKS: &[Check] = &[
 ];
 
 /// Runs the checks for splicing.
-pub fn examine(env: &dyn Env) -> Report {
+pub(crate) fn examine(env: &dyn Env) -> Report {
     let findings = run(CHECKS, env);
     Report {
         version: env!("CARGO_PKG_VERSION"),
@@ -137,7 +137,7 @@ pub fn examine(env: &dyn Env) -> Report {
 }
 
 /// Runs the checks for splicing, and those for a transparent accelerator.
-pub fn examine_accelerator(env: &dyn Env) -> Report {
+pub(crate) fn examine_accelerator(env: &dyn Env) -> Report {
     let mut report = examine(env);
     let mut further = run(ACCELERATOR_CHECKS, env);
     report.accelerate_available = Some(report.splice_available && is_complete(&further));

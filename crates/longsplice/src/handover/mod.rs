@@ -52,7 +52,7 @@ pub(crate) struct Described {
 
 /// Reason why the sockets of a predecessor could not be taken.
 #[derive(Debug, thiserror::Error)]
-pub enum HandoverError {
+pub(crate) enum HandoverError {
     /// The predecessor refuses.
     #[error("the running daemon does not hand over its sockets: {0}")]
     Refused(String),

@@ -6,7 +6,7 @@ use crate::config::{HttpConfig, Underscores};
 
 /// Reason for answering a request with 400 although its head is valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum NotAdmitted {
+pub(crate) enum NotAdmitted {
     /// The listener has `underscores = "refuse"`.
     #[error("a field has an underscore in its name, which some servers take for a hyphen: write a hyphen")]
     Underscore,
@@ -20,7 +20,7 @@ pub enum NotAdmitted {
 ///
 /// # Errors
 /// The listener refuses such a request.
-pub fn admit(http: &HttpConfig, head: &mut RequestHead<'_>) -> Result<Vec<String>, NotAdmitted> {
+pub(crate) fn admit(http: &HttpConfig, head: &mut RequestHead<'_>) -> Result<Vec<String>, NotAdmitted> {
     match http.underscores {
         Underscores::Pass => {}
         Underscores::Refuse if head.has_underscores() => return Err(NotAdmitted::Underscore),
@@ -34,7 +34,7 @@ pub fn admit(http: &HttpConfig, head: &mut RequestHead<'_>) -> Result<Vec<String
 
 /// Returns the status of a request that must not be forwarded because Max-Forwards is 0 (RFC 9110 section 7.6.2): 200
 /// for OPTIONS, else 405, because nothing is traced here.
-pub fn ends_here(head: &RequestHead<'_>) -> Option<u16> {
+pub(crate) fn ends_here(head: &RequestHead<'_>) -> Option<u16> {
     let is_last = head.max_forwards() == Some(0);
     is_last.then_some(if head.method() == "OPTIONS" { 200 } else { 405 })
 }

@@ -20,7 +20,7 @@ use crate::client::{self, Stream};
 
 /// Client stream of a session.
 #[derive(Debug)]
-pub enum LazyStream {
+pub(crate) enum LazyStream {
     /// Not registered with tokio: a non-blocking socket without TLS.
     Fresh(TcpStream),
     /// Registered with tokio.

@@ -26,8 +26,8 @@ mod splice_delay;
 mod tests;
 mod threshold;
 
-pub use admit::{NotAdmitted, admit, ends_here};
-pub use lazy_stream::LazyStream;
-pub use serve::serve;
-pub use splice_delay::SpliceDelay;
-pub use threshold::{Measured, Threshold, measure};
+pub(crate) use admit::{admit, ends_here};
+pub(crate) use lazy_stream::LazyStream;
+pub(crate) use serve::serve;
+pub(crate) use splice_delay::SpliceDelay;
+pub(crate) use threshold::Threshold;

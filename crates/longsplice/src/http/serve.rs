@@ -30,7 +30,7 @@ use crate::{
 
 /// Serves a client's requests until its connection ends. `settings` are those of the first request; each later request
 /// gets the current ones, if its listener still takes such a session.
-pub async fn serve(client: Client<LazyStream>, settings: &Arc<Settings>, open: Open) {
+pub(crate) async fn serve(client: Client<LazyStream>, settings: &Arc<Settings>, open: Open) {
     let is_cancelled = AtomicBool::new(false);
     let mut session = Session {
         settings: Arc::clone(settings),

@@ -17,7 +17,7 @@ const PROBE: u32 = 128;
 
 /// Moving average over the recent replies of one listener.
 #[derive(Debug)]
-pub struct SpliceDelay {
+pub(crate) struct SpliceDelay {
     bytes: AtomicU64,
     passed_over: AtomicU32,
 }
@@ -33,14 +33,14 @@ impl Default for SpliceDelay {
 
 impl SpliceDelay {
     /// Returns the estimate, in bytes: 64 KiB at first, 1 MiB at most.
-    pub fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
     /// Returns whether to splice a reply of which `follow` bytes are to come. A splice pays from `least` bytes on, so
     /// that many must be left when it takes effect. Call it once for each reply or chunk: a "no" counts towards the next
     /// probe.
-    pub fn pays(&self, follow: u64, least: u64) -> bool {
+    pub(crate) fn pays(&self, follow: u64, least: u64) -> bool {
         match follow {
             n if n < least.max(1) => false,
             n if n >= least.saturating_add(self.bytes()) => true,
@@ -50,7 +50,7 @@ impl SpliceDelay {
 
     /// Learns from a reply that was to be spliced: `relayed` of its `follow` bytes were relayed. `why_not` is the
     /// reason if it was not spliced.
-    pub fn learn(&self, follow: u64, relayed: u64, why_not: Option<RelayReason>) {
+    pub(crate) fn learn(&self, follow: u64, relayed: u64, why_not: Option<RelayReason>) {
         let over_before = matches!(
             why_not,
             None | Some(

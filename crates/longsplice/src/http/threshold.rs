@@ -33,14 +33,14 @@ const PATIENCE: Duration = Duration::from_millis(100);
 
 /// Number of bytes from which on a splice pays, if the configuration does not set it.
 #[derive(Debug, Default)]
-pub struct Threshold(
+pub(crate) struct Threshold(
     /// Holds 0 if it is not measured.
     AtomicU64,
 );
 
 /// Costs of a splice and of the relay on this machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Measured {
+pub(crate) struct Measured {
     /// CPU time of a splice and of the way back.
     pub splice: Duration,
     /// CPU time that a relayed mebibyte costs more than a spliced one.
@@ -53,7 +53,7 @@ pub struct Measured {
 
 impl Threshold {
     /// Returns the length, in bytes; 64 KiB if it is not measured.
-    pub fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         match self.0.load(Ordering::Relaxed) {
             0 => UNMEASURED,
             bytes => bytes,
@@ -62,7 +62,7 @@ impl Threshold {
 
     /// Measures the length once with a few real splices over the loopback, in at most 100 ms. If that fails, the length
     /// stays unchanged, and the log tells why.
-    pub async fn measure(&self, splicer: &Splicer) {
+    pub(crate) async fn measure(&self, splicer: &Splicer) {
         let health = splicer.health();
         if self.0.load(Ordering::Relaxed) != 0 || !health.splice_available {
             return;
@@ -96,7 +96,7 @@ impl Threshold {
 ///
 /// # Errors
 /// No splice is possible over the loopback, a socket failed, or not even one round ended in time (`TimedOut`).
-pub async fn measure(splicer: &Splicer, patience: Duration) -> io::Result<Measured> {
+pub(crate) async fn measure(splicer: &Splicer, patience: Duration) -> io::Result<Measured> {
     let deadline = Instant::now() + patience;
     let late = || io::Error::new(io::ErrorKind::TimedOut, "the machine is too busy");
     let mut bench = timeout_at(deadline, Bench::new()).await.map_err(|_| late())??;

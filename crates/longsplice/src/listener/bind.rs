@@ -12,7 +12,7 @@ const BACKLOG: u32 = 4096;
 
 /// A socket that is bound and does not listen yet.
 #[derive(Debug)]
-pub struct Bound {
+pub(crate) struct Bound {
     socket: TcpSocket,
     configured: SocketAddr,
     address: SocketAddr,
@@ -20,7 +20,7 @@ pub struct Bound {
 
 /// A listening socket without a task that accepts.
 #[derive(Debug)]
-pub struct Listening {
+pub(crate) struct Listening {
     pub(super) configured: SocketAddr,
     pub(super) address: SocketAddr,
     pub(super) listener: Acceptor,
@@ -29,7 +29,7 @@ pub struct Listening {
 /// Reason why an address cannot be listened on.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on {address}: {source}{}", remedy(.source, .address))]
-pub struct BindError {
+pub(crate) struct BindError {
     address: SocketAddr,
     source: io::Error,
 }
@@ -68,7 +68,7 @@ pub(crate) fn socket_for(address: SocketAddr) -> io::Result<TcpSocket> {
 
 impl Bound {
     /// Binds the address. With `intercepts`, the socket also accepts connections to other addresses.
-    pub fn bind(configured: SocketAddr, intercepts: bool) -> Result<Bound, BindError> {
+    pub(crate) fn bind(configured: SocketAddr, intercepts: bool) -> Result<Bound, BindError> {
         let address = configured;
         let bind = || {
             let socket = socket_for(address)?;
@@ -122,7 +122,7 @@ impl Bound {
     ///
     /// # Errors
     /// Another socket listens at the address.
-    pub fn listen(self) -> Result<Listening, BindError> {
+    pub(crate) fn listen(self) -> Result<Listening, BindError> {
         let Bound {
             socket,
             configured,
@@ -142,7 +142,7 @@ impl Bound {
 
 impl Listening {
     /// Returns the address that the configuration names.
-    pub fn configured(&self) -> SocketAddr {
+    pub(crate) fn configured(&self) -> SocketAddr {
         self.configured
     }
 }

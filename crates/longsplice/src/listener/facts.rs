@@ -11,11 +11,11 @@ use crate::{
 };
 
 /// Limit in bytes for each open connection; most requests have less. A decision on more is not made again.
-pub const MAX_KEPT: usize = 4096;
+pub(crate) const MAX_KEPT: usize = 4096;
 
 /// Owned copy of the facts of a decision.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct KeptFacts {
+pub(crate) struct KeptFacts {
     client: IpAddr,
     method: Option<String>,
     host: Option<String>,
@@ -30,7 +30,7 @@ pub struct KeptFacts {
 impl KeptFacts {
     /// Copies the facts, with these header fields in place of their own. Returns `None` if the copy would be longer
     /// than [`MAX_KEPT`].
-    pub fn keep<'h>(
+    pub(crate) fn keep<'h>(
         facts: &Facts<'_>,
         headers: impl Iterator<Item = (&'h str, &'h [u8])>,
     ) -> Option<KeptFacts> {
@@ -72,7 +72,7 @@ impl KeptFacts {
     }
 
     /// Returns the facts for a decision.
-    pub fn facts(&self) -> Facts<'_> {
+    pub(crate) fn facts(&self) -> Facts<'_> {
         Facts {
             client: self.client,
             method: self.method.as_deref(),
@@ -89,14 +89,13 @@ impl KeptFacts {
 
 /// Decision about a connection, or about the request that it carries now.
 #[derive(Debug, Clone)]
-pub struct Decided {
+pub(crate) struct Decided {
     /// Generation of the configuration that decided.
     pub generation: u64,
     /// The listener at that time.
     pub listener: Arc<ListenerConfig>,
     /// Index of the route in that listener; `None` if no route matched.
     pub route: Option<usize>,
-    /// Server.
     pub server: Option<Arc<Server>>,
     /// Facts of the decision, if they are kept.
     pub facts: Option<KeptFacts>,
@@ -104,12 +103,12 @@ pub struct Decided {
 
 impl Decided {
     /// Returns the route, if one matched.
-    pub fn route(&self) -> Option<&Route> {
+    pub(crate) fn route(&self) -> Option<&Route> {
         self.listener.routes.routes().get(self.route?)
     }
 
     /// Returns the name of the upstream; `None` means the original destination.
-    pub fn upstream(&self) -> Option<&str> {
+    pub(crate) fn upstream(&self) -> Option<&str> {
         let listener = &self.listener;
         match self.route().map(|route| &route.action) {
             Some(Action::Upstream(name)) => Some(name),
@@ -132,7 +131,7 @@ impl Decided {
     }
 
     /// Returns whether facts are worth keeping.
-    pub fn wants_facts(settings: &Settings) -> bool {
+    pub(crate) fn wants_facts(settings: &Settings) -> bool {
         settings.listener.on_reload == OnReload::Recheck
     }
 }

@@ -27,19 +27,17 @@ use arc_swap::ArcSwap;
 use longsplice_engine::Splicer;
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use bind::socket_for;
-pub use bind::{BindError, Bound, Listening};
+pub(crate) use bind::{BindError, Bound, Listening, socket_for};
 pub(crate) use counts::{CLASSES, Tally};
-pub use facts::{Decided, KeptFacts, MAX_KEPT};
+pub(crate) use facts::{Decided, KeptFacts};
 pub(crate) use forward::Forwarding;
-pub use open::Open;
+pub(crate) use open::Open;
 pub(crate) use reclaimed::spawn_reclaimed;
-pub use service::{ListenerStatus, Service};
-pub use settings::{Destination, Settings};
-pub use sockets::Socket;
-pub use standing::Standing;
-pub(crate) use standing::ends;
-pub use tracker::Tracker;
+pub(crate) use service::{ListenerStatus, Service};
+pub(crate) use settings::{Destination, Settings};
+pub(crate) use sockets::Socket;
+pub(crate) use standing::{Standing, ends};
+pub(crate) use tracker::Tracker;
 
 use crate::{access_log::AccessLog, http::Threshold, memory::Memory, resources::Resources};
 
@@ -48,7 +46,7 @@ type Generation = HashMap<u64, Arc<Settings>>;
 
 /// State that all listeners of a process share.
 #[derive(Debug)]
-pub struct Shared {
+pub(crate) struct Shared {
     /// Engine.
     pub splicer: Splicer,
     /// Descriptors.
@@ -71,7 +69,7 @@ pub struct Shared {
 
 impl Shared {
     /// Creates the state of a process with this engine; `stopping` is cancelled when it shuts down.
-    pub fn new(splicer: Splicer, access_log: AccessLog, stopping: CancellationToken) -> Arc<Shared> {
+    pub(crate) fn new(splicer: Splicer, access_log: AccessLog, stopping: CancellationToken) -> Arc<Shared> {
         let shared = Arc::new(Shared {
             splicer,
             resources: Arc::clone(Resources::of_this_process()),

@@ -28,7 +28,7 @@ use crate::{
 
 /// An open connection, as its handler has it. Dropping it ends the tracking.
 #[derive(Debug)]
-pub struct Open {
+pub(crate) struct Open {
     service: Arc<Service>,
     number: u64,
     shown: Arc<Shown>,
@@ -150,13 +150,13 @@ impl Open {
     }
 
     /// Returns its listener.
-    pub fn service(&self) -> &Arc<Service> {
+    pub(crate) fn service(&self) -> &Arc<Service> {
         &self.service
     }
 
     /// Replaces the decision about it; `None` means no decision, as between two requests. `on_reload` acts on this
     /// decision.
-    pub fn decide(&self, decided: Option<Decided>) {
+    pub(crate) fn decide(&self, decided: Option<Decided>) {
         *self.shown.decided.lock() = decided.map(Box::new);
     }
 
@@ -172,7 +172,7 @@ impl Open {
 
     /// Makes a decision about it known, before it has a server, and compares it with the configuration in force. Ends the
     /// connection if the decision is void.
-    pub fn publish(&self, decided: Box<Decided>) -> Standing {
+    pub(crate) fn publish(&self, decided: Box<Decided>) -> Standing {
         let mut shown = self.shown.decided.lock();
         let decided = shown.insert(decided);
         // Compare under the lock: a reload switches settings before it looks at the decisions, one after the other. So
@@ -191,7 +191,7 @@ impl Open {
 
     /// Adds the server to the decision about it. Returns false if the decision is void, now that its server is known: the
     /// connection ends.
-    pub fn at_server(&self, server: &Arc<Server>) -> bool {
+    pub(crate) fn at_server(&self, server: &Arc<Server>) -> bool {
         let mut shown = self.shown.decided.lock();
         shown.as_deref_mut().is_none_or(|decided| {
             decided.server = Some(Arc::clone(server));
@@ -210,7 +210,7 @@ impl Open {
     }
 
     /// Returns when the connection must end at once by a reset, because of `on_reload` or a command. Cancel-safe.
-    pub async fn cancelled(&self) -> End {
+    pub(crate) async fn cancelled(&self) -> End {
         loop {
             let told = self.shown.told.notified();
             if let Some(why) = self.shown.to_end() {
@@ -221,7 +221,7 @@ impl Open {
     }
 
     /// Returns the reason why it is to end, if it is.
-    pub fn to_end(&self) -> Option<End> {
+    pub(crate) fn to_end(&self) -> Option<End> {
         self.shown.to_end()
     }
 
@@ -230,7 +230,7 @@ impl Open {
     ///
     /// # Errors
     /// The errors of that call.
-    pub async fn splice(&self, pair: impl Into<Pair>, until: Until) -> io::Result<Ended> {
+    pub(crate) async fn splice(&self, pair: impl Into<Pair>, until: Until) -> io::Result<Ended> {
         let splicer = self.service.splicer();
         self.shown.is_in_engine.store(true, Ordering::Relaxed);
         // Box the call: it takes 12 KB, which connections with short replies only do not need.
@@ -276,7 +276,13 @@ impl Open {
     }
 
     /// Leaves the connection to the kernel. Ends its flow there if it was told to end since its call returned, or just before.
-    pub async fn detached(self, id: FlowId, tenure: Option<Tenure>, record: AccessRecord, began: Instant) {
+    pub(crate) async fn detached(
+        self,
+        id: FlowId,
+        tenure: Option<Tenure>,
+        record: AccessRecord,
+        began: Instant,
+    ) {
         let Some(why) = self.leave(id, tenure, record, began) else {
             return;
         };

@@ -28,7 +28,7 @@ use crate::{
 
 /// A running listener: its settings and counts. All of its addresses share it.
 #[derive(Debug)]
-pub struct Service {
+pub(crate) struct Service {
     /// Key of its settings in [`Shared::generation`].
     pub(super) number: u64,
     /// Settings where [`Shared::generation`] has none: those of a new listener, or the last ones of one that is gone.
@@ -75,7 +75,7 @@ pub struct ListenerStatus {
 
 impl Service {
     /// Creates a listener that is ready to serve.
-    pub fn new(settings: Settings, shared: Arc<Shared>) -> Arc<Self> {
+    pub(crate) fn new(settings: Settings, shared: Arc<Shared>) -> Arc<Self> {
         let counts = Counts::default();
         counts.keep_routes(route_names(&settings));
         Arc::new(Service {
@@ -92,7 +92,7 @@ impl Service {
     }
 
     /// Returns the settings of new connections and requests.
-    pub fn settings(&self) -> Arc<Settings> {
+    pub(crate) fn settings(&self) -> Arc<Settings> {
         let generation = self.shared.generation.load();
         let changed = generation.get(&self.number).map(Arc::clone);
         changed.unwrap_or_else(|| self.own.load_full())
@@ -122,7 +122,7 @@ impl Service {
 
     /// Returns the settings for the next request of a session whose last one had these; `None` if the listener is no
     /// longer one for it.
-    pub fn settings_for_next(&self, last: &Settings) -> Option<Arc<Settings>> {
+    pub(crate) fn settings_for_next(&self, last: &Settings) -> Option<Arc<Settings>> {
         let newest = self.settings();
         carries_alike(&last.listener, &newest.listener).then_some(newest)
     }
@@ -135,7 +135,7 @@ impl Service {
 
     /// Returns the length from which on replies are spliced now, or connections under `auto` considered, in bytes; `None`
     /// if it has no part in the decision.
-    pub fn splice_min(&self) -> Option<u64> {
+    pub(crate) fn splice_min(&self) -> Option<u64> {
         let settings = self.settings();
         let c = &settings.listener;
         let delay = match c.protocol {
@@ -147,32 +147,32 @@ impl Service {
     }
 
     /// Returns the estimate of how much of a reply is relayed before its splice takes effect.
-    pub fn splice_delay(&self) -> &SpliceDelay {
+    pub(crate) fn splice_delay(&self) -> &SpliceDelay {
         &self.splice_delay
     }
 
     /// Returns the engine.
-    pub fn splicer(&self) -> &Splicer {
+    pub(crate) fn splicer(&self) -> &Splicer {
         &self.shared.splicer
     }
 
     /// Returns the state that all listeners share, such as descriptors and logs.
-    pub fn shared(&self) -> &Shared {
+    pub(crate) fn shared(&self) -> &Shared {
         &self.shared
     }
 
     /// Returns whether the daemon shuts down.
-    pub fn is_stopping(&self) -> bool {
+    pub(crate) fn is_stopping(&self) -> bool {
         self.shared.stopping.is_cancelled()
     }
 
     /// Returns when the daemon shuts down. Cancel-safe.
-    pub async fn stopping(&self) {
+    pub(crate) async fn stopping(&self) {
         self.shared.stopping.cancelled().await;
     }
 
     /// Counts and logs a request that ended, or a connection of which no requests are read.
-    pub fn finished(&self, record: AccessRecord) {
+    pub(crate) fn finished(&self, record: AccessRecord) {
         self.count(&Tally::from(&record));
         self.shared.access_log.write(record);
     }
@@ -213,7 +213,7 @@ impl Service {
     }
 
     /// Returns the status; `listen` are the addresses that it is bound to.
-    pub fn status(&self, listen: &[SocketAddr]) -> ListenerStatus {
+    pub(crate) fn status(&self, listen: &[SocketAddr]) -> ListenerStatus {
         let settings = self.settings();
         let c = &settings.listener;
         ListenerStatus {

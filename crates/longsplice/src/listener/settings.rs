@@ -14,10 +14,9 @@ use crate::{
 /// Settings of a listener in one configuration. A connection keeps the settings that decided about it, once what precedes
 /// its protocol was read; an HTTP session takes the current settings for each request.
 #[derive(Debug)]
-pub struct Settings {
+pub(crate) struct Settings {
     /// Number of the configuration in this process, from 1.
     pub generation: u64,
-    /// Listener.
     pub listener: Arc<ListenerConfig>,
     /// All upstreams.
     pub upstreams: Arc<Upstreams>,
@@ -27,7 +26,7 @@ pub struct Settings {
 
 /// Destination of a connection or request.
 #[derive(Debug, Clone, Copy)]
-pub enum Destination<'a> {
+pub(crate) enum Destination<'a> {
     /// A server of this upstream.
     Upstream(&'a Arc<Upstream>),
     /// The original destination of an intercepted connection.
@@ -40,13 +39,13 @@ pub enum Destination<'a> {
 
 impl Settings {
     /// Decides by these facts: returns the route that matches, with its index, and the destination.
-    pub fn decide(&self, facts: &Facts<'_>) -> (Option<(usize, &Route)>, Destination<'_>) {
+    pub(crate) fn decide(&self, facts: &Facts<'_>) -> (Option<(usize, &Route)>, Destination<'_>) {
         let taken = self.listener.routes.decide(facts);
         (taken, self.destination(taken.map(|(_, route)| route)))
     }
 
     /// Returns the destination for this route; `None` means that no route matched.
-    pub fn destination<'a>(&'a self, route: Option<&'a Route>) -> Destination<'a> {
+    pub(crate) fn destination<'a>(&'a self, route: Option<&'a Route>) -> Destination<'a> {
         let upstream = match route.map(|route| &route.action) {
             None => self.upstreams.of_listener(&self.listener),
             Some(Action::Upstream(name)) => match self.upstreams.get(name) {
@@ -65,7 +64,7 @@ impl Settings {
     ///
     /// # Errors
     /// The failed attempts.
-    pub async fn lease(
+    pub(crate) async fn lease(
         &self,
         upstream: Option<&Arc<Upstream>>,
         ask: &Ask<'_>,

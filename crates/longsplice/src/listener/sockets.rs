@@ -14,7 +14,7 @@ use super::{Listening, Service, accept, prepared::Prepared};
 
 /// A listening socket with a task that accepts.
 #[derive(Debug)]
-pub struct Socket {
+pub(crate) struct Socket {
     configured: SocketAddr,
     listener: Arc<Prepared>,
     service: watch::Sender<Arc<Service>>,
@@ -23,7 +23,7 @@ pub struct Socket {
 
 impl Socket {
     /// Prepares the socket, and accepts for this listener from now on, until the socket is handed over or the daemon shuts down.
-    pub fn serve(listening: Listening, service: Arc<Service>) -> Socket {
+    pub(crate) fn serve(listening: Listening, service: Arc<Service>) -> Socket {
         let Listening {
             configured,
             address,
@@ -43,12 +43,12 @@ impl Socket {
     }
 
     /// Returns the address that the configuration names.
-    pub fn configured(&self) -> SocketAddr {
+    pub(crate) fn configured(&self) -> SocketAddr {
         self.configured
     }
 
     /// Returns the address that it is bound to.
-    pub fn address(&self) -> SocketAddr {
+    pub(crate) fn address(&self) -> SocketAddr {
         self.listener.address
     }
 
@@ -61,19 +61,19 @@ impl Socket {
     ///
     /// # Errors
     /// CAP_NET_ADMIN is missing.
-    pub fn intercept(&self) -> io::Result<()> {
+    pub(crate) fn intercept(&self) -> io::Result<()> {
         make_transparent(&self.listener.acceptor)
     }
 
     /// Accepts for this listener from the next connection on, one that waits for room included, and prepares the socket for
     /// it. Call it also when the listener's settings have changed.
-    pub fn hand_to(&self, service: &Arc<Service>) {
+    pub(crate) fn hand_to(&self, service: &Arc<Service>) {
         self.service.send_replace(Arc::clone(service));
         self.listener.prepare(service);
     }
 
     /// Closes the socket after the connections that have arrived by now are served. Returns the task, which ends then.
-    pub fn close(self) -> JoinHandle<()> {
+    pub(crate) fn close(self) -> JoinHandle<()> {
         tracing::info!(
             listener = self.service.borrow().settings().listener.name,
             address = %self.address(),
@@ -85,7 +85,7 @@ impl Socket {
     }
 
     /// Returns when it is closed, soon after the daemon begins to shut down.
-    pub async fn closed(self) {
+    pub(crate) async fn closed(self) {
         let Socket { listener, task, .. } = self;
         drop(listener);
         // Ignore an error: a task that panicked has closed it, too.

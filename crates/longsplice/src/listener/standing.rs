@@ -7,7 +7,7 @@ use crate::config::{ListenerConfig, OnReload};
 
 /// State of a decision that was just made known.
 #[derive(Debug)]
-pub enum Standing {
+pub(crate) enum Standing {
     /// It holds.
     Holds,
     /// Newer settings decide instead.

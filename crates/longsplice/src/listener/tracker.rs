@@ -26,7 +26,7 @@ const EARLY: usize = 64;
 
 /// All connections of a process.
 #[derive(Debug, Default)]
-pub struct Tracker {
+pub(crate) struct Tracker {
     open: Mutex<HashMap<u64, Arc<Shown>>>,
     next: AtomicU64,
     removed: Notify,
@@ -65,7 +65,7 @@ impl Tracker {
     }
 
     /// Returns the number of connections that this process holds, or waits for.
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.open.lock().len()
     }
 

@@ -60,7 +60,7 @@ const MACHINE: Thresholds = Thresholds {
 
 /// Memory of a process.
 #[derive(Debug)]
-pub struct Memory {
+pub(crate) struct Memory {
     groups: Option<Groups>,
     state: Mutex<State>,
     refused: AtomicU64,
@@ -102,7 +102,7 @@ pub(crate) struct Measures {
 
 impl Memory {
     /// Creates the state for this process, without a limit by configuration.
-    pub fn of_this_process() -> Memory {
+    pub(crate) fn of_this_process() -> Memory {
         Memory {
             groups: Groups::of_this_process(),
             state: Mutex::default(),
@@ -112,7 +112,7 @@ impl Memory {
     }
 
     /// Applies the limit of a configuration.
-    pub fn configure(&self, limit: MemoryLimit) {
+    pub(crate) fn configure(&self, limit: MemoryLimit) {
         let mut state = self.state.lock();
         state.limit = limit;
         state.read_at = None;
@@ -140,7 +140,7 @@ impl Memory {
 
     /// Returns whether there is memory for one more connection, beside `open` connections. One that finds none is refused,
     /// and counted.
-    pub fn admits(&self, open: usize) -> bool {
+    pub(crate) fn admits(&self, open: usize) -> bool {
         let admits = self.has_room(open, "new connections are refused");
         if !admits {
             self.refused.fetch_add(1, Ordering::Relaxed);
@@ -191,7 +191,7 @@ impl Memory {
     }
 
     /// Returns the status; `None` if there is no limit.
-    pub fn status(&self, open: usize) -> Option<MemoryStatus> {
+    pub(crate) fn status(&self, open: usize) -> Option<MemoryStatus> {
         let limit = self.state.lock().limit;
         let readings = self.read(limit, open);
         let (reading, _) = readings.iter().max_by_key(|(reading, _)| reading.percent())?;

@@ -49,7 +49,7 @@ pub(crate) struct Place {
 /// Reason why the socket could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on {address} for metrics: {source}")]
-pub struct EndpointError {
+pub(crate) struct EndpointError {
     address: SocketAddr,
     source: io::Error,
 }
@@ -105,7 +105,6 @@ impl Place {
 }
 
 impl Endpoint {
-    /// Returns the address.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }

@@ -14,8 +14,7 @@ use std::{fmt, sync::Arc, time::SystemTime};
 
 use prometheus_client::{collector::Collector, encoding::DescriptorEncoder, registry::Registry};
 
-pub use endpoint::EndpointError;
-pub(crate) use endpoint::{Endpoint, Place};
+pub(crate) use endpoint::{Endpoint, EndpointError, Place};
 
 use crate::{
     accelerator::{Accelerator, all_open},

@@ -11,7 +11,7 @@ use crate::{
 
 /// Reason why a configuration could not replace the one in force, which stays in force.
 #[derive(Debug, thiserror::Error)]
-pub enum ReloadError {
+pub(crate) enum ReloadError {
     /// The daemon has no file to read.
     #[error("this daemon was started without a file: there is nothing to load again")]
     NoFile,
@@ -65,10 +65,8 @@ pub enum ReloadError {
 
 /// A socket of the configuration in force, which stays open until the next one takes its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Old {
-    /// Socket of a listener.
+pub(crate) enum Old {
     Listener(SocketAddr),
-    /// Socket for metrics.
     Metrics(SocketAddr),
 }
 

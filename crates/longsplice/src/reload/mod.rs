@@ -20,7 +20,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
-pub use error::{Old, ReloadError};
+pub(crate) use error::{Old, ReloadError};
 use files::{Files, READING, in_time};
 pub(crate) use first::bind_all;
 
@@ -42,25 +42,24 @@ use crate::{
 const CLOSING: Duration = Duration::from_secs(1);
 
 /// Reads the configuration again, with the options of the command line.
-pub type Load = Arc<dyn Fn() -> Result<Config, ConfigError> + Send + Sync>;
+pub(crate) type Load = Arc<dyn Fn() -> Result<Config, ConfigError> + Send + Sync>;
 
 /// Result of a reload.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Reloaded {
+pub(crate) struct Reloaded {
     /// Number of the generation that is in force now.
     pub config_generation: u64,
     /// Listeners that are new.
     pub added: Vec<String>,
     /// Listeners that are gone.
     pub removed: Vec<String>,
-    /// Number of listeners.
     pub listeners: usize,
     /// Number of open connections that `on_reload` ended.
     pub ended: usize,
 }
 
 /// Request for a reload: the channel for its result.
-pub type ReloadRequest = oneshot::Sender<Result<Reloaded, ReloadError>>;
+pub(crate) type ReloadRequest = oneshot::Sender<Result<Reloaded, ReloadError>>;
 
 /// The configuration in force, with its objects.
 #[derive(Debug)]
@@ -198,7 +197,6 @@ impl InForce {
         Ok(self.put_in_force(next, ready).await)
     }
 
-    /// Returns the listeners that intercept.
     fn intercepting(&self) -> Vec<Weak<ListenerConfig>> {
         let listeners = self.services.iter().map(|s| Arc::clone(&s.settings().listener));
         let intercepting = listeners.filter(|listener| listener.intercept.is_some());

@@ -23,7 +23,7 @@ const KEEP: Duration = Duration::from_secs(1);
 
 /// Reason why rules or routes could not be set.
 #[derive(Debug, thiserror::Error)]
-pub enum SetupError {
+pub(crate) enum SetupError {
     /// The rules could not be set.
     #[error("cannot put the rules in force: {0}")]
     Rules(#[from] RulesError),
@@ -34,7 +34,7 @@ pub enum SetupError {
 
 /// Sets rules, and keeps those of the listeners among them.
 #[derive(Debug)]
-pub struct RuleManager {
+pub(crate) struct RuleManager {
     instance: String,
     splicer: Splicer,
     accelerates: bool,
@@ -73,7 +73,7 @@ impl RuleManager {
     ///
     /// # Errors
     /// [`SetupError`]; nothing but a running predecessor's routes is left then.
-    pub async fn set_up(
+    pub(crate) async fn set_up(
         config: &Config,
         splicer: &Splicer,
         owner: Owner,
@@ -110,7 +110,7 @@ impl RuleManager {
     ///
     /// # Errors
     /// [`SetupError`]; the old rules stay in force.
-    pub async fn change(
+    pub(crate) async fn change(
         &self,
         config: &Config,
         retired: Vec<Weak<ListenerConfig>>,
@@ -155,7 +155,7 @@ impl RuleManager {
 
     /// Removes rules and routes that neither the configuration in force nor an open connection needs. Routes stay while
     /// another process of the instance runs.
-    pub async fn trim(&self) {
+    pub(crate) async fn trim(&self) {
         let mut state = self.state.lock().await;
         self.trim_state(&mut state).await;
     }
@@ -172,7 +172,7 @@ impl RuleManager {
 
     /// Sets the routes again that another program has removed, each second. Without them connections that are taken over
     /// would bypass this host. Removes what only another process or an open connection needed, once that has ended.
-    pub async fn keep_routes(self: Arc<Self>) {
+    pub(crate) async fn keep_routes(self: Arc<Self>) {
         let mut has_failed = false;
         loop {
             tokio::time::sleep(KEEP).await;
@@ -208,7 +208,7 @@ impl RuleManager {
     }
 
     /// Says which process removes the routes from now on: the one that serves.
-    pub async fn set_owner(&self, owner: Owner) {
+    pub(crate) async fn set_owner(&self, owner: Owner) {
         let mut state = self.state.lock().await;
         state.owner = owner;
         if let Some(routing) = &mut state.routing {
@@ -218,7 +218,7 @@ impl RuleManager {
 
     /// Removes all routes, unless another process of the instance runs: connections of both need them, and the last process
     /// removes them.
-    pub async fn end(&self) {
+    pub(crate) async fn end(&self) {
         let owner = match self.splicer.is_only_process() {
             true => Owner::Us,
             false => Owner::Other,
@@ -232,7 +232,7 @@ impl RuleManager {
     /// Leaves the packets to the rules of a successor that serves: the rules of this process stand before those, and would
     /// decide first. It keeps those that bring the segments of its connections to their sockets. What its rules say of
     /// spliced flows holds on.
-    pub async fn leave_to_successor(&self) {
+    pub(crate) async fn leave_to_successor(&self) {
         let mut state = self.state.lock().await;
         let State {
             fixed, has_left_out, ..
@@ -252,7 +252,7 @@ impl RuleManager {
     ///
     /// # Errors
     /// [`RulesError`]; the old rules stay in force.
-    pub async fn load(&self, rules: Vec<Rule>) -> Result<(), RulesError> {
+    pub(crate) async fn load(&self, rules: Vec<Rule>) -> Result<(), RulesError> {
         // Hold the lock, so that a reload waits.
         let mut state = self.state.lock().await;
         let State {
@@ -264,7 +264,7 @@ impl RuleManager {
     }
 
     /// Returns all rules with their counts.
-    pub fn info(&self) -> RulesInfo {
+    pub(crate) fn info(&self) -> RulesInfo {
         self.splicer.rules()
     }
 }

@@ -7,7 +7,7 @@ use crate::config::{
 };
 
 /// Describes the configuration in words, including defaults.
-pub fn config(c: &Config) -> String {
+pub(crate) fn config(c: &Config) -> String {
     let mut out = String::new();
     let s = &c.splicer;
     line(&mut out, "instance", c.instance.to_string());

@@ -10,7 +10,7 @@ use crate::config::{Protocol, ServerConfig};
 
 /// Decision on a request, with the reasons.
 #[derive(Debug, Serialize)]
-pub struct Explained {
+pub(crate) struct Explained {
     /// Listener that it arrives at.
     pub listener: String,
     /// Protocol that the listener reads.
@@ -25,14 +25,13 @@ pub struct Explained {
     pub route: Option<String>,
     /// Result of each route.
     pub routes: Vec<Verdict>,
-    /// Destination.
     pub destination: Destination,
 }
 
 /// Properties of a request that a listener knows.
 #[derive(Debug, Serialize)]
 #[allow(missing_docs, reason = "each is that of Facts")]
-pub struct Seen {
+pub(crate) struct Seen {
     pub client: std::net::IpAddr,
     pub method: Option<String>,
     pub host: Option<String>,
@@ -45,7 +44,7 @@ pub struct Seen {
 /// Destination of a request.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Destination {
+pub(crate) enum Destination {
     /// One of these servers.
     Upstream {
         /// Name of the upstream.
@@ -67,8 +66,7 @@ pub enum Destination {
 
 /// A server of an upstream.
 #[derive(Debug, Serialize)]
-pub struct Place {
-    /// Address.
+pub(crate) struct Place {
     pub address: String,
     /// Name, if it is not the address.
     pub name: Option<String>,
@@ -78,7 +76,7 @@ pub struct Place {
 
 impl Place {
     /// Converts a configured server.
-    pub fn of(server: &ServerConfig) -> Place {
+    pub(crate) fn of(server: &ServerConfig) -> Place {
         Place {
             address: server.place.to_string(),
             name: server.name.clone(),
@@ -99,7 +97,7 @@ impl fmt::Display for Place {
 
 impl Seen {
     /// Copies the facts.
-    pub fn of(facts: &Facts<'_>) -> Seen {
+    pub(crate) fn of(facts: &Facts<'_>) -> Seen {
         let text = |text: Option<&str>| text.map(str::to_owned);
         Seen {
             client: facts.client,
@@ -158,7 +156,7 @@ impl fmt::Display for Destination {
 }
 
 /// Describes the decision on a request in words.
-pub fn explained(e: &Explained) -> String {
+pub(crate) fn explained(e: &Explained) -> String {
     let mut out = String::new();
     let protocol = format!("{:?}", e.protocol).to_lowercase();
     line(&mut out, "listener", format!("{} ({protocol})", e.listener));

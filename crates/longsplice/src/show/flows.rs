@@ -10,7 +10,7 @@ use crate::{accelerator::PassedThrough, admin::Listed};
 
 /// Returns a table with a line for each flow: the legs as the client and the server see them. Connections that an
 /// accelerator has passed through come last.
-pub fn flows(listed: &[Listed]) -> String {
+pub(crate) fn flows(listed: &[Listed]) -> String {
     if listed.is_empty() {
         return "no flows\n".to_owned();
     }
@@ -114,7 +114,7 @@ mod tests {
     use longsplice_engine::{DirectionInfo, FlowId, LegInfo, reason::RelayReason};
 
     use super::*;
-    use crate::accelerator::PassedState;
+    use crate::accelerator::passed::PassedState;
 
     #[test]
     fn a_table_is_aligned() {

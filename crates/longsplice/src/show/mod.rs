@@ -12,13 +12,13 @@ mod upstreams;
 
 use std::fmt::Write;
 
-pub use config::config;
-pub use explain::{Destination, Explained, Place, Seen, explained};
-pub use flows::flows;
-pub use reload::reloaded;
-pub use rules::rules;
-pub use status::status;
-pub use upstreams::upstreams;
+pub(crate) use config::config;
+pub(crate) use explain::{Destination, Explained, Place, Seen, explained};
+pub(crate) use flows::flows;
+pub(crate) use reload::reloaded;
+pub(crate) use rules::rules;
+pub(crate) use status::status;
+pub(crate) use upstreams::upstreams;
 
 /// Writes a line with a name, or blanks below one, and a value.
 fn line(out: &mut String, name: &str, value: String) {

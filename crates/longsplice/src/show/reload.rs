@@ -3,7 +3,7 @@
 use crate::reload::Reloaded;
 
 /// Describes the changes in one line.
-pub fn reloaded(done: &Reloaded) -> String {
+pub(crate) fn reloaded(done: &Reloaded) -> String {
     let mut said = vec![match done.listeners {
         1 => "1 listener".to_owned(),
         n => format!("{n} listeners"),

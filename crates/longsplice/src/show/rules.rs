@@ -10,7 +10,7 @@ use super::{
 };
 
 /// Returns a table with a line for each rule, and the counts of packets by result.
-pub fn rules(info: &RulesInfo) -> String {
+pub(crate) fn rules(info: &RulesInfo) -> String {
     if info.rules.is_empty() {
         return "no rules\n".to_owned();
     }

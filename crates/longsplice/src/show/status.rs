@@ -12,7 +12,7 @@ use super::{
 use crate::{access_log::LogCounts, admin::Status, config_status::GenerationStatus};
 
 /// Describes the status in words; the beginning tells whether the daemon can splice.
-pub fn status(s: &Status) -> String {
+pub(crate) fn status(s: &Status) -> String {
     let c = &s.counters;
     let mut out = String::new();
     let stopping = if s.stopping { ", shutting down" } else { "" };

@@ -10,7 +10,7 @@ use crate::upstream::{ServerStatus, UpstreamStatus};
 
 /// Returns a table with a line for each server, and then the names without an address and the counts of clients that
 /// waited in vain.
-pub fn upstreams(all: &[UpstreamStatus]) -> String {
+pub(crate) fn upstreams(all: &[UpstreamStatus]) -> String {
     if all.is_empty() {
         return "no upstreams: connections go where they were going\n".to_owned();
     }
@@ -86,7 +86,7 @@ fn row(upstream: &UpstreamStatus, server: &ServerStatus) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::upstream::{CheckStatus, Unresolved};
+    use crate::upstream::status::{CheckStatus, Unresolved};
 
     #[test]
     fn servers_are_shown_with_what_they_do() {

@@ -25,7 +25,7 @@ const LONGEST: u64 = 1 << 20;
 
 /// Paths of a certificate and its key. Both may be in one file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CertificateFiles {
+pub(crate) struct CertificateFiles {
     /// PEM file with the server's certificate first, then those that lead to a root.
     pub certificate: PathBuf,
     /// PEM file with its private key (PKCS #8, PKCS #1 or SEC1), not encrypted.
@@ -34,7 +34,7 @@ pub struct CertificateFiles {
 
 /// Reason why a certificate cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum CertificateError {
+pub(crate) enum CertificateError {
     /// A file cannot be read.
     #[error("cannot read {}: {source}", path.display())]
     Read {
@@ -90,7 +90,6 @@ pub enum CertificateError {
 /// A certificate that can be used.
 #[derive(Debug)]
 pub(super) struct Loaded {
-    /// Certificate and key.
     pub(super) key: Arc<CertifiedKey>,
     /// Names of servers in the certificate, in lower case; a wildcard is `*.` and a name (RFC 6125).
     pub(super) names: Vec<String>,
@@ -111,7 +110,7 @@ pub(super) struct Stamp {
 
 impl CertificateError {
     /// Returns whether it concerns the file of the key, and not that of the certificate.
-    pub fn is_about_key(&self, files: &CertificateFiles) -> bool {
+    pub(crate) fn is_about_key(&self, files: &CertificateFiles) -> bool {
         use CertificateError as E;
         match self {
             E::Read { path, .. } | E::NoFile(path) | E::TooLong(path) | E::Pem { path, .. } => {
@@ -122,8 +121,7 @@ impl CertificateError {
         }
     }
 
-    /// Returns the remedy.
-    pub fn remedy(&self) -> &'static str {
+    pub(crate) fn remedy(&self) -> &'static str {
         use CertificateError as E;
         match self {
             E::Read { .. } => {

@@ -48,7 +48,7 @@ pub(super) struct Read {
 ///
 /// # Errors
 /// There is no valid ClientHello.
-pub async fn peek(mut client: Client) -> Result<Client, RejectReason> {
+pub(crate) async fn peek(mut client: Client) -> Result<Client, RejectReason> {
     let Stream::Plain(socket) = &mut client.stream else {
         return Ok(client);
     };

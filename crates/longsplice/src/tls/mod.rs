@@ -12,21 +12,21 @@ pub(crate) mod testing;
 
 use std::time::Duration;
 
-pub use certificate::{CertificateError, CertificateFiles};
-pub use hello::peek;
-pub use relay::{Passed, relay};
-pub use terminator::{Terminator, TerminatorError};
+pub(crate) use certificate::{CertificateError, CertificateFiles};
+pub(crate) use hello::peek;
+pub(crate) use relay::relay;
+pub(crate) use terminator::{Terminator, TerminatorError};
 
 /// Limit of the bytes before the hello is complete; it covers the longest valid handshake message.
-pub const LONGEST: usize = 64 << 10;
+pub(crate) const LONGEST: usize = 64 << 10;
 
 /// Longest time for a ClientHello; if TLS is terminated, for the whole handshake.
-pub const TIMEOUT: Duration = Duration::from_secs(10);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Checks whether the files of a certificate can be used now.
 ///
 /// # Errors
 /// The first error in them.
-pub fn check(files: &CertificateFiles) -> Result<(), CertificateError> {
+pub(crate) fn check(files: &CertificateFiles) -> Result<(), CertificateError> {
     certificate::load(files, &terminator::provider()).map(drop)
 }

@@ -28,7 +28,7 @@ const BUFFER: usize = 16 << 10;
 
 /// Result of a relayed connection.
 #[derive(Debug)]
-pub struct Passed {
+pub(crate) struct Passed {
     /// Number of decrypted bytes that the server took.
     pub to_server: u64,
     /// Number of bytes that the server sent.
@@ -41,7 +41,7 @@ pub struct Passed {
 
 impl Passed {
     /// Returns the bytes of both directions.
-    pub fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.to_server + self.to_client
     }
 }
@@ -49,7 +49,7 @@ impl Passed {
 /// Relays until both directions end, or until `told_to_end` returns; `early` was read from the client already. The client ends
 /// its direction only by a close_notify, and gets one when the server has ended (RFC 8446 section 6.1). The rate limit counts
 /// decrypted bytes.
-pub async fn relay(
+pub(crate) async fn relay(
     client: Box<TlsStream<TcpStream>>,
     server: TcpStream,
     early: &[u8],

@@ -22,7 +22,7 @@ use crate::{
 
 /// Terminates the TLS of a listener's connections.
 #[derive(Debug)]
-pub struct Terminator {
+pub(crate) struct Terminator {
     config: Arc<ServerConfig>,
     /// Looks at the files. It ends with the terminator: each connection keeps the certificates, but needs no others.
     _watch: AbortOnDropHandle<()>,
@@ -30,11 +30,10 @@ pub struct Terminator {
 
 /// Reason why a listener cannot terminate TLS.
 #[derive(Debug, thiserror::Error)]
-pub enum TerminatorError {
+pub(crate) enum TerminatorError {
     /// A certificate or key cannot be used.
     #[error("{error} ({})", error.remedy())]
     Certificate {
-        /// Error in it.
         #[from]
         error: CertificateError,
     },
@@ -56,7 +55,7 @@ impl Terminator {
     ///
     /// # Errors
     /// A file cannot be used.
-    pub fn of(listener: &ListenerConfig) -> Result<Option<Arc<Terminator>>, TerminatorError> {
+    pub(crate) fn of(listener: &ListenerConfig) -> Result<Option<Arc<Terminator>>, TerminatorError> {
         let tls = listener.tls.as_ref();
         tls.map(|tls| Terminator::new(&listener.name, tls).map(Arc::new))
             .transpose()
@@ -70,7 +69,7 @@ impl Terminator {
     ///
     /// # Errors
     /// A file cannot be used.
-    pub fn new(listener: &str, tls: &TlsConfig) -> Result<Terminator, TerminatorError> {
+    pub(crate) fn new(listener: &str, tls: &TlsConfig) -> Result<Terminator, TerminatorError> {
         let provider = provider();
         let (keyring, stamps) = Keyring::open(listener, &tls.certificates, &provider)?;
         let watch = AbortOnDropHandle::new(tokio::spawn(watch(Arc::clone(&keyring), stamps)));
@@ -91,7 +90,7 @@ impl Terminator {
     ///
     /// # Errors
     /// The handshake failed, or took longer than [`TIMEOUT`]. If it failed, an alert told the client the reason.
-    pub async fn accept(&self, mut client: Client, resets: bool) -> Result<Client, RejectReason> {
+    pub(crate) async fn accept(&self, mut client: Client, resets: bool) -> Result<Client, RejectReason> {
         let Stream::Plain(socket) = client.stream else {
             return Ok(client);
         };

@@ -20,7 +20,7 @@ use crate::config::UpstreamConfig;
 
 /// A connection to a server.
 #[derive(Debug)]
-pub struct Lease {
+pub(crate) struct Lease {
     /// Leg B.
     pub stream: TcpStream,
     /// True if it has served a request before.
@@ -37,7 +37,7 @@ pub struct Lease {
 
 /// Permit for one connection to a server. When it is dropped, the next waiting client gets it.
 #[derive(Debug)]
-pub struct Tenure {
+pub(crate) struct Tenure {
     server: Arc<Server>,
     /// `None` if the server belongs to no upstream.
     state: Option<Arc<UpstreamState>>,
@@ -52,7 +52,7 @@ pub struct Tenure {
 
 /// A server of an upstream, for permits that stay counted without a `Tenure`.
 #[derive(Debug)]
-pub struct Site {
+pub(crate) struct Site {
     server: Arc<Server>,
     state: Arc<UpstreamState>,
     sticky: bool,
@@ -61,12 +61,12 @@ pub struct Site {
 
 impl Site {
     /// Returns the server's identity.
-    pub fn id(&self) -> ServerId {
+    pub(crate) fn id(&self) -> ServerId {
         self.server.id()
     }
 
     /// Returns a permit that [stayed](Tenure::stay) counted here. Resume each only once.
-    pub fn resume(&self) -> Tenure {
+    pub(crate) fn resume(&self) -> Tenure {
         let (server, state) = (Arc::clone(&self.server), Arc::clone(&self.state));
         Tenure {
             server,
@@ -81,7 +81,7 @@ impl Site {
 
 /// Failure of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Failure {
+pub(crate) enum Failure {
     /// The server refused the connection, or did not accept it in time.
     Connect,
     /// The server did not accept a connection from the client's own address: it may refuse that address alone.
@@ -128,8 +128,7 @@ impl Tenure {
         }
     }
 
-    /// Returns the server.
-    pub fn server(&self) -> &Arc<Server> {
+    pub(crate) fn server(&self) -> &Arc<Server> {
         &self.server
     }
 
@@ -171,7 +170,7 @@ impl Tenure {
     }
 
     /// Returns its server in the upstream, without a permit; `None` if no upstream counts it.
-    pub fn site(&self) -> Option<Site> {
+    pub(crate) fn site(&self) -> Option<Site> {
         Some(Site {
             server: Arc::clone(&self.server),
             state: Arc::clone(self.state.as_ref()?),
@@ -181,12 +180,12 @@ impl Tenure {
     }
 
     /// Drops this value without giving the permit up: its [`Tenure::site`] stays counted until [`Site::resume`].
-    pub fn stay(mut self) {
+    pub(crate) fn stay(mut self) {
         self.state = None;
     }
 
     /// Returns the value of the sticky cookie for this server; `None` if the upstream is not sticky.
-    pub fn cookie(&self) -> Option<&str> {
+    pub(crate) fn cookie(&self) -> Option<&str> {
         self.sticky.then(|| self.server.cookie())
     }
 
@@ -194,7 +193,7 @@ impl Tenure {
     /// must have been read completely, and the socket must close with a FIN: sockets that the engine returns reset
     /// instead ([`longsplice_engine::Returned::set_reset_on_close`]). A connection with a `tie` to its last client
     /// stands aside until the tie is gone.
-    pub fn give_back(self, stream: TcpStream, tie: Option<Tie>) {
+    pub(crate) fn give_back(self, stream: TcpStream, tie: Option<Tie>) {
         if let (Some(state), Some(owner)) = (&self.state, self.next) {
             // Store it before the permit is released: the client that waits for the permit then finds the connection.
             let settles = tie.map(|tie| Settles::when(move || tie.is_gone()));
@@ -203,7 +202,7 @@ impl Tenure {
     }
 
     /// Counts a reply whose head was read, `after` its request was sent.
-    pub fn answered(&self, status: u16, after: Duration) {
+    pub(crate) fn answered(&self, status: u16, after: Duration) {
         let counts = &self.server.counts;
         let class = usize::from(status / 100).checked_sub(1);
         if let Some(class) = class.and_then(|class| counts.replies.get(class)) {
@@ -224,7 +223,7 @@ impl Tenure {
     /// Counts a failure of the server. Do not call it for an idle connection that turned out dead: that is no fault. A
     /// `Closed` or `Timeout` on a reused connection, an `Unfit`, a `Withheld` and an `Unfinished` are counted, but do not affect the
     /// server's health.
-    pub fn failed(&self, how: Failure) {
+    pub(crate) fn failed(&self, how: Failure) {
         let counts = &self.server.counts;
         let (act, count) = match how {
             Failure::Connect | Failure::ConnectAsClient => (Act::Connect, &counts.connect_failures),

@@ -20,7 +20,7 @@ mod queue;
 mod search;
 mod server;
 mod state;
-mod status;
+pub(crate) mod status;
 #[cfg(test)]
 mod tests;
 
@@ -29,15 +29,15 @@ use std::{collections::HashMap, sync::Arc};
 use longsplice_engine::Splicer;
 use tokio::sync::watch;
 
-pub use lease::{Failure, Lease, Site, Tenure};
-pub use owned::Owned;
-pub use private::Private;
-pub use queue::Unavailable;
-pub use search::{Ask, lease_original};
-pub use server::{Server, ServerId};
-pub use status::{CheckStatus, ServerStatus, Unresolved, UpstreamStatus};
+pub(crate) use lease::{Failure, Lease, Site, Tenure};
+pub(crate) use owned::Owned;
+pub(crate) use private::Private;
+pub(crate) use queue::Unavailable;
+pub(crate) use search::{Ask, lease_original};
+pub(crate) use server::{Server, ServerId};
+pub(crate) use status::{ServerStatus, UpstreamStatus};
 
-pub use crate::config::KeyKind;
+pub(crate) use crate::config::KeyKind;
 use crate::config::{Config, ListenerConfig, UpstreamConfig};
 use names::Names;
 use search::{Search, same_family_first};
@@ -45,7 +45,7 @@ use state::UpstreamState;
 
 /// All upstreams of a configuration.
 #[derive(Debug)]
-pub struct Upstreams {
+pub(crate) struct Upstreams {
     by_name: HashMap<String, Arc<Upstream>>,
     /// Upstreams of listeners with `to`, by the listener's name.
     by_listener: HashMap<String, Arc<Upstream>>,
@@ -54,7 +54,7 @@ pub struct Upstreams {
 
 /// A set of servers under one configuration. It shares the state of the servers with its successors.
 #[derive(Debug)]
-pub struct Upstream {
+pub(crate) struct Upstream {
     config: Arc<UpstreamConfig>,
     state: Arc<UpstreamState>,
     splicer: Splicer,
@@ -62,14 +62,13 @@ pub struct Upstream {
 
 /// Error: no server has this name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum NoSuchServer {
+pub(crate) enum NoSuchServer {
     /// No upstream has this name.
     #[error("there is no upstream `{0}`; `longsplice servers` shows them")]
     Upstream(String),
     /// The upstream has no such server.
     #[error("upstream `{upstream}` has no server `{server}`; `longsplice servers` shows them")]
     Server {
-        /// Name of the upstream.
         upstream: String,
         /// Name that was asked for.
         server: String,
@@ -78,7 +77,7 @@ pub enum NoSuchServer {
 
 impl Upstreams {
     /// Creates the upstreams of a configuration. Call it within a tokio runtime: it starts tasks.
-    pub fn new(config: &Config, splicer: &Splicer) -> Upstreams {
+    pub(crate) fn new(config: &Config, splicer: &Splicer) -> Upstreams {
         Upstreams::build(config, splicer, None, &Arc::new(Names::default()))
     }
 
@@ -86,7 +85,7 @@ impl Upstreams {
     /// queues; upstreams that are gone are not watched any more. It takes effect at once, for connections of the old
     /// configuration too: call it when nothing can fail any more.
     #[must_use]
-    pub fn next(&self, config: &Config, splicer: &Splicer) -> Upstreams {
+    pub(crate) fn next(&self, config: &Config, splicer: &Splicer) -> Upstreams {
         let next = Upstreams::build(config, splicer, Some(self), &self.names);
         for (before, after) in [
             (&self.by_name, &next.by_name),
@@ -136,13 +135,12 @@ impl Upstreams {
         }
     }
 
-    /// Returns the upstream of that name.
-    pub fn get(&self, name: &str) -> Option<&Arc<Upstream>> {
+    pub(crate) fn get(&self, name: &str) -> Option<&Arc<Upstream>> {
         self.by_name.get(name)
     }
 
     /// Returns the upstream for connections that no route takes; `None` if they go to their original destination.
-    pub fn of_listener(&self, listener: &ListenerConfig) -> Option<&Arc<Upstream>> {
+    pub(crate) fn of_listener(&self, listener: &ListenerConfig) -> Option<&Arc<Upstream>> {
         match &listener.upstream {
             Some(name) => self.get(name),
             None => self.by_listener.get(&listener.name),
@@ -150,7 +148,7 @@ impl Upstreams {
     }
 
     /// Returns the status of all upstreams, sorted by name; those of listeners with `to` come last.
-    pub fn status(&self) -> Vec<UpstreamStatus> {
+    pub(crate) fn status(&self) -> Vec<UpstreamStatus> {
         let sorted = |map: &HashMap<String, Arc<Upstream>>| {
             let mut list: Vec<_> = map.values().map(|u| u.state.status()).collect();
             list.sort_by(|a, b| a.name.cmp(&b.name));
@@ -167,7 +165,7 @@ impl Upstreams {
     ///
     /// # Errors
     /// No server has this name.
-    pub fn drain(&self, upstream: &str, server: &str, drain: bool) -> Result<usize, NoSuchServer> {
+    pub(crate) fn drain(&self, upstream: &str, server: &str, drain: bool) -> Result<usize, NoSuchServer> {
         let of_that_name = [&self.by_name, &self.by_listener].map(|map| map.get(upstream));
         let mut found = 0;
         for upstream in of_that_name.iter().flatten() {
@@ -192,51 +190,51 @@ impl Upstream {
     ///
     /// # Errors
     /// The failed attempts, or the reason why there was none.
-    pub async fn lease(&self, ask: &Ask<'_>) -> Result<Lease, Unavailable> {
+    pub(crate) async fn lease(&self, ask: &Ask<'_>) -> Result<Lease, Unavailable> {
         Search::new(&self.config, &self.state, &self.splicer, ask)
             .run()
             .await
     }
 
     /// Returns the name.
-    pub fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &str {
         &self.config.name
     }
 
     /// Returns whether it contains this server now, in any state.
-    pub fn has(&self, server: ServerId) -> bool {
+    pub(crate) fn has(&self, server: ServerId) -> bool {
         self.state.has(server)
     }
 
     /// Returns an address that a client of this family will probably be connected to, if one is known. The engine
     /// prepares for it.
-    pub fn likely(&self, ipv4: bool) -> Option<std::net::SocketAddr> {
+    pub(crate) fn likely(&self, ipv4: bool) -> Option<std::net::SocketAddr> {
         let addresses = self.state.first_addresses();
         same_family_first(addresses, ipv4).first().copied()
     }
 
     /// Returns what changes when [`Upstream::likely`] may say something else, as a name has other addresses.
-    pub fn watch_addresses(&self) -> watch::Receiver<()> {
+    pub(crate) fn watch_addresses(&self) -> watch::Receiver<()> {
         self.state.watch_addresses()
     }
 
     /// Returns the congestion control of its connections, if one is configured.
-    pub fn congestion(&self) -> Option<&str> {
+    pub(crate) fn congestion(&self) -> Option<&str> {
         self.config.congestion.as_deref()
     }
 
     /// Returns how many other servers are tried after one that failed before its reply.
-    pub fn retries(&self) -> u32 {
+    pub(crate) fn retries(&self) -> u32 {
         self.config.retries.unwrap_or(u32::MAX)
     }
 
     /// Returns which part of a request the choice depends on.
-    pub fn key(&self) -> &KeyKind {
+    pub(crate) fn key(&self) -> &KeyKind {
         &self.config.balance.key
     }
 
     /// Returns the name of the cookie that keeps a client at its server.
-    pub fn sticky(&self) -> Option<&str> {
+    pub(crate) fn sticky(&self) -> Option<&str> {
         self.config.sticky.as_deref()
     }
 }

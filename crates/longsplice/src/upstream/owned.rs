@@ -7,12 +7,12 @@ use super::{Server, Tenure, idle::Owner};
 /// Servers with connections whose PROXY header names one client. When it is dropped, those that are idle are closed:
 /// left to the sweep, they would push those of other clients out.
 #[derive(Debug, Default)]
-pub struct Owned(Vec<(Weak<Server>, Owner)>);
+pub(crate) struct Owned(Vec<(Weak<Server>, Owner)>);
 
 impl Owned {
     /// Notes the server of a permit, if its idle connection is kept for one client alone. Has no more entries than there
     /// are servers.
-    pub fn note(&mut self, tenure: &Tenure) {
+    pub(crate) fn note(&mut self, tenure: &Tenure) {
         let Some(owner @ Some(_)) = tenure.kept_for() else {
             return;
         };

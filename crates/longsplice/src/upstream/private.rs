@@ -9,7 +9,7 @@ use crate::resources::{IdleDescriptor, Resources};
 /// Idle connections of one client's session, which no other session gets: one for each upstream at most. When it is dropped,
 /// they are closed.
 #[derive(Debug, Default)]
-pub struct Private(Vec<Held>);
+pub(crate) struct Private(Vec<Held>);
 
 #[derive(Debug)]
 struct Held {
@@ -24,7 +24,7 @@ struct Held {
 impl Private {
     /// Keeps a connection until the next request. The conditions are those of [`Tenure::give_back`]. It still counts as
     /// one of its server's connections, and has that place for the next request.
-    pub fn keep(&mut self, tenure: Tenure, stream: TcpStream, tie: Option<Tie>) {
+    pub(crate) fn keep(&mut self, tenure: Tenure, stream: TcpStream, tie: Option<Tie>) {
         self.0.push(Held {
             stream,
             tenure,
@@ -37,7 +37,7 @@ impl Private {
     /// Returns the connection to a server of this upstream, or, without an upstream, to the client's original destination.
     /// Closes those that serve no more, and those for which no descriptor can be spared beside the session's next
     /// connection.
-    pub fn take(&mut self, upstream: Option<&Upstream>) -> Option<Lease> {
+    pub(crate) fn take(&mut self, upstream: Option<&Upstream>) -> Option<Lease> {
         self.0.retain(Held::serves);
         let nth = self.0.iter().position(|held| held.tenure.is_of(upstream));
         let lease = nth.map(|nth| self.0.swap_remove(nth).lease());

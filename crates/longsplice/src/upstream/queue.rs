@@ -17,7 +17,7 @@ use super::{
 
 /// Reason why a client gets no server.
 #[derive(Debug, thiserror::Error)]
-pub enum Unavailable {
+pub(crate) enum Unavailable {
     /// Each server that was tried failed.
     #[error("{}", list(.0))]
     Refused(Vec<(String, io::Error)>),
@@ -27,7 +27,6 @@ pub enum Unavailable {
     /// All servers are down, drained, or were tried before.
     #[error("upstream `{upstream}` has no server that is up ({why}); `longsplice servers` shows them")]
     Down {
-        /// Name of the upstream.
         upstream: String,
         /// Counts of servers that are down, draining and without an address.
         why: String,
@@ -35,7 +34,6 @@ pub enum Unavailable {
     /// All servers are at their limit, and the queue is full.
     #[error("the queue of upstream `{upstream}` is full: {queue} wait for a server already")]
     QueueFull {
-        /// Name of the upstream.
         upstream: String,
         /// Limit of the queue.
         queue: u32,
@@ -43,7 +41,6 @@ pub enum Unavailable {
     /// All servers are at their limit, and no connection ended in time.
     #[error("no server of upstream `{upstream}` had a place within {}", crate::config::Period(*.after))]
     QueueTimeout {
-        /// Name of the upstream.
         upstream: String,
         /// Time that the client waited.
         after: Duration,
@@ -64,7 +61,7 @@ impl Unavailable {
     }
 
     /// Returns the status code for a client that speaks HTTP (RFC 9110 section 15.6).
-    pub fn status(&self) -> u16 {
+    pub(crate) fn status(&self) -> u16 {
         match self {
             Unavailable::Refused(_) | Unavailable::Original(..) => 502,
             Unavailable::Down { .. } | Unavailable::QueueFull { .. } | Unavailable::QueueTimeout { .. } => {

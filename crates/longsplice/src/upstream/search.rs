@@ -29,7 +29,7 @@ use crate::{
 
 /// A client's request for a server.
 #[derive(Debug, Clone, Copy)]
-pub struct Ask<'a> {
+pub(crate) struct Ask<'a> {
     /// Leg A.
     pub client: BorrowedFd<'a>,
     /// Address of the client; from the PROXY header, if one was read.
@@ -53,7 +53,7 @@ pub struct Ask<'a> {
 impl<'a> Ask<'a> {
     /// Returns the request for a connection whose bytes are passed on unread. It gets a new connection: one that was
     /// idle belongs to HTTP, and has served other clients.
-    pub fn of(client: &'a Client, source: SourceAddress) -> Ask<'a> {
+    pub(crate) fn of(client: &'a Client, source: SourceAddress) -> Ask<'a> {
         Ask {
             client: client.stream.socket().as_fd(),
             peer: client.peer,
@@ -236,7 +236,7 @@ pub(super) fn is_of_the_server(error: &io::Error) -> bool {
 ///
 /// # Errors
 /// `Unavailable::Original` with the error of the connection.
-pub async fn lease_original(
+pub(crate) async fn lease_original(
     splicer: &Splicer,
     ask: &Ask<'_>,
     to: SocketAddr,

@@ -17,11 +17,11 @@ use crate::config::UpstreamConfig;
 
 /// Identity of a server in this process; it is never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ServerId(u64);
+pub(crate) struct ServerId(u64);
 
 /// One address of an upstream. It outlives reloads as long as its name and address stay.
 #[derive(Debug)]
-pub struct Server {
+pub(crate) struct Server {
     id: ServerId,
     name: String,
     label: String,
@@ -129,18 +129,18 @@ impl Server {
     }
 
     /// Returns the identity.
-    pub fn id(&self) -> ServerId {
+    pub(crate) fn id(&self) -> ServerId {
         self.id
     }
 
     /// Returns the name: the configured one, else the address. A looked-up entry has a server for each address,
     /// `NAME@ADDRESS`.
-    pub fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
     /// Returns the address that is connected to.
-    pub fn address(&self) -> SocketAddr {
+    pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
 

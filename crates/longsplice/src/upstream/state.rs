@@ -296,7 +296,6 @@ impl UpstreamState {
         first.into_iter().map(|site| site.address).collect()
     }
 
-    /// Returns the status.
     pub(super) fn status(&self) -> UpstreamStatus {
         let (now, config, inner) = (self.now(), self.config(), self.inner.lock());
         UpstreamStatus {

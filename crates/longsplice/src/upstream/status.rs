@@ -12,7 +12,7 @@ use super::backend_set::{BackendSet, Member};
 
 /// Status of an upstream.
 #[derive(Debug, Clone, Serialize, Deserialize, PartialEq)]
-pub struct UpstreamStatus {
+pub(crate) struct UpstreamStatus {
     /// Its name; for a listener with `to`, the listener's name.
     pub name: String,
     /// Algorithm that chooses a server.
@@ -31,7 +31,7 @@ pub struct UpstreamStatus {
 
 /// A name whose last look-up failed: it has no address, or its addresses may be old.
 #[derive(Debug, Clone, Serialize, Deserialize, PartialEq)]
-pub struct Unresolved {
+pub(crate) struct Unresolved {
     /// The name as configured.
     pub server: String,
     /// Error of the last look-up.
@@ -40,20 +40,16 @@ pub struct Unresolved {
 
 /// Status of a server. Totals count since the server is known.
 #[derive(Debug, Clone, Serialize, Deserialize, PartialEq)]
-pub struct ServerStatus {
-    /// Its upstream.
+pub(crate) struct ServerStatus {
     pub upstream: String,
     /// Its name.
     pub server: String,
-    /// Its address.
     pub address: String,
     /// `up`, `down` (by its checks), `out` (by failed connections or replies) or `draining`.
     pub state: String,
-    /// Its weight.
     pub weight: u32,
     /// Share of its weight that it gets: less than 1 in a slow start.
     pub share: f64,
-    /// True if it is a backup.
     pub backup: bool,
     /// Number of connections and requests that it serves now.
     pub open: u64,
@@ -89,7 +85,7 @@ pub struct ServerStatus {
 
 /// Result of an active check.
 #[derive(Debug, Clone, Serialize, Deserialize, PartialEq)]
-pub struct CheckStatus {
+pub(crate) struct CheckStatus {
     /// True if it succeeded.
     pub good: bool,
     /// Time since then, in seconds.

@@ -75,7 +75,6 @@ impl Asked {
         named.then_some(self.host.trim_end_matches('.'))
     }
 
-    /// Returns the head.
     pub(super) fn head(&self) -> Result<RequestHead<'_>, String> {
         RequestHead::parse(&self.bytes, &Limits::default()).map_err(|e: HeadError| {
             format!(

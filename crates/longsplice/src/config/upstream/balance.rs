@@ -8,8 +8,7 @@ use crate::config::rules::is_token;
 
 /// Method of choosing a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Balance {
-    /// Algorithm.
+pub(crate) struct Balance {
     pub algorithm: Algorithm,
     /// Part of a request that is hashed; [`KeyKind::None`] for algorithms that do not hash.
     pub key: KeyKind,
@@ -17,7 +16,7 @@ pub struct Balance {
 
 /// Part of a request that a choice depends on.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum KeyKind {
+pub(crate) enum KeyKind {
     /// Nothing.
     None,
     /// The client's address.
@@ -30,7 +29,7 @@ pub enum KeyKind {
 
 impl Balance {
     /// Chooses the first server that answers.
-    pub fn first() -> Balance {
+    pub(crate) fn first() -> Balance {
         Algorithm::First.into()
     }
 }
@@ -52,7 +51,7 @@ impl Default for Balance {
 
 /// Error: the text names no method.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ParseBalanceError {
+pub(crate) enum ParseBalanceError {
     /// The algorithm is unknown.
     #[error(transparent)]
     Algorithm(#[from] ParseAlgorithmError),

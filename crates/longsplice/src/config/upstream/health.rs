@@ -10,7 +10,7 @@ use crate::config::{period::Period, settler::Settler};
 
 /// Settings of active checks.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HealthConfig {
+pub(crate) struct HealthConfig {
     /// Kind of check.
     pub probe: Probe,
     /// Time between two checks; it varies by a tenth.
@@ -25,7 +25,7 @@ pub struct HealthConfig {
 
 /// Kind of check.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Probe {
+pub(crate) enum Probe {
     /// Connects.
     Tcp,
     /// Sends a GET request, and checks the status.
@@ -41,16 +41,16 @@ pub enum Probe {
 
 /// A set of status codes: `200-399`, or several, `200-299,401`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Statuses(Vec<RangeInclusive<u16>>);
+pub(crate) struct Statuses(Vec<RangeInclusive<u16>>);
 
 /// Error: the text is no set of status codes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no set of status codes: write such as 200-399, or 200-299,401 (each from 100 to 599)")]
-pub struct ParseStatusesError(String);
+pub(crate) struct ParseStatusesError(String);
 
 impl Statuses {
     /// Returns whether it contains this status.
-    pub fn contains(&self, status: u16) -> bool {
+    pub(crate) fn contains(&self, status: u16) -> bool {
         self.0.iter().any(|range| range.contains(&status))
     }
 }

@@ -6,7 +6,7 @@ use crate::address::{AddressError, Target, is_name};
 
 /// Location of an entry's servers. A name may stand for several servers.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum ServerPlace {
+pub(crate) enum ServerPlace {
     /// `IP:PORT` or `NAME:PORT`.
     Target(Target),
     /// `srv:NAME`: SRV records give the names and ports (RFC 2782).
@@ -15,11 +15,11 @@ pub enum ServerPlace {
 
 /// Name of SRV records, such as `_http._tcp.example`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct ServiceName(String);
+pub(crate) struct ServiceName(String);
 
 /// Error: the text is no location.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum PlaceError {
+pub(crate) enum PlaceError {
     /// The text is neither an address nor a name.
     #[error(transparent)]
     Target(#[from] AddressError),
@@ -30,7 +30,7 @@ pub enum PlaceError {
 
 impl ServiceName {
     /// Returns the name.
-    pub fn as_str(&self) -> &str {
+    pub(crate) fn as_str(&self) -> &str {
         &self.0
     }
 }

@@ -14,7 +14,7 @@ use crate::config::{
 
 /// An entry: one server, or all servers of its name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ServerConfig {
+pub(crate) struct ServerConfig {
     /// Name, if it is not the address.
     pub name: Option<String>,
     /// Location.
@@ -29,7 +29,7 @@ pub struct ServerConfig {
 
 impl ServerConfig {
     /// Creates an entry of weight 1.
-    pub fn new(place: ServerPlace) -> ServerConfig {
+    pub(crate) fn new(place: ServerPlace) -> ServerConfig {
         ServerConfig {
             name: None,
             place,
@@ -40,7 +40,7 @@ impl ServerConfig {
     }
 
     /// Returns the name, or the address as configured.
-    pub fn label(&self) -> String {
+    pub(crate) fn label(&self) -> String {
         self.name.clone().unwrap_or_else(|| self.place.to_string())
     }
 }

@@ -148,7 +148,7 @@ async fn relayed(
 ) -> (
     TlsStream<TcpStream>,
     TcpStream,
-    tokio::task::JoinHandle<crate::tls::Passed>,
+    tokio::task::JoinHandle<crate::tls::relay::Passed>,
 ) {
     let dir = tempfile::tempdir().unwrap();
     let files = testing::write(dir.path(), "a", &["a.example"]);
