@@ -115,10 +115,7 @@ pub(crate) enum RejectReason {
 }
 
 impl Client {
-    /// Creates a client from a socket of which nothing was read.
-    ///
-    /// # Errors
-    /// The socket is not connected any more.
+    /// Creates a client from a socket of which nothing was read. Fails if the socket is not connected any more.
     pub(crate) fn new(stream: TcpStream, peer: SocketAddr) -> io::Result<Client> {
         let local = stream.local_addr()?;
         Ok(Client::between(Stream::Plain(stream), peer, local))
@@ -166,10 +163,7 @@ impl Stream {
         matches!(self, Stream::Plain(_))
     }
 
-    /// Returns the socket, if it can be spliced.
-    ///
-    /// # Errors
-    /// The stream itself, if it cannot be spliced.
+    /// Returns the socket if it can be spliced, otherwise the stream itself.
     pub(crate) fn into_plain(self) -> Result<TcpStream, Stream> {
         match self {
             Stream::Plain(socket) => Ok(socket),

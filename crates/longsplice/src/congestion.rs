@@ -14,9 +14,6 @@ static REFUSED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
 /// Sets the congestion control of a socket; `None` leaves the kernel's choice. Writes one warning for each name that
 /// this kernel refuses; the connection goes on without it.
-///
-/// # Errors
-/// Errors of setsockopt(2).
 pub(crate) fn set(socket: impl AsFd, name: Option<&str>) -> io::Result<()> {
     let Some(name) = name else {
         return Ok(());

@@ -83,10 +83,7 @@ pub(crate) struct Accelerator {
 
 impl Accelerator {
     /// Starts to take connections over. Its rules must be set afterwards, or before and soon: they hold what they ask
-    /// about until it is read.
-    ///
-    /// # Errors
-    /// [`RulesError`] if this splicer cannot have rules.
+    /// about until it is read. Fails if this splicer cannot have rules.
     pub(crate) fn start(
         config: AccelerateConfig,
         instance: &str,

@@ -51,9 +51,6 @@ fn remedy(error: &io::Error) -> &'static str {
 
 impl LogTarget {
     /// Opens the destination; creates the file, or appends to it.
-    ///
-    /// # Errors
-    /// [`OpenError`].
     pub(crate) fn open(config: &AccessLogConfig) -> Result<LogTarget, OpenError> {
         let place = match &config.path {
             None => Place::Stdout,
@@ -70,10 +67,8 @@ impl LogTarget {
         })
     }
 
-    /// Looks whether the destination could be opened, as far as its path tells. Creates nothing.
-    ///
-    /// # Errors
-    /// [`OpenError`]: the path is a folder, or its folder is missing.
+    /// Looks whether the destination could be opened, as far as its path tells. Creates nothing. Fails if the path is a
+    /// folder, or its folder is missing.
     pub(crate) fn check(config: &AccessLogConfig) -> Result<(), OpenError> {
         let Some(path) = &config.path else {
             return Ok(());
@@ -95,10 +90,7 @@ impl LogTarget {
         }
     }
 
-    /// Opens the file again by its name.
-    ///
-    /// # Errors
-    /// [`OpenError`]; lines still go to the old file.
+    /// Opens the file again by its name. If it fails, lines still go to the old file.
     pub(super) fn reopen(&mut self) -> Result<(), OpenError> {
         if let Place::File { path, file } = &mut self.place {
             *file = open(path)?;

@@ -213,9 +213,6 @@ impl Claim {
     }
 
     /// Makes the socket, which has no name yet.
-    ///
-    /// # Errors
-    /// The socket cannot be made.
     pub(crate) fn bind(&mut self) -> Result<(), ClaimError> {
         if fs::symlink_metadata(&self.socket).is_ok_and(|m| !is_socket(&m)) {
             return Err(ClaimError::InTheWay(self.socket.clone()));
@@ -225,9 +222,6 @@ impl Claim {
     }
 
     /// Gives the socket its name, in place of a stale one or a predecessor's.
-    ///
-    /// # Errors
-    /// The socket cannot be moved.
     pub(crate) fn open(&mut self) -> Result<(), ClaimError> {
         self.made(fs::rename(beside(&self.socket), &self.socket))?;
         self.is_open = true;
@@ -241,10 +235,7 @@ impl Claim {
         })
     }
 
-    /// Returns the lock, for a successor.
-    ///
-    /// # Errors
-    /// There are no descriptors left, or it was handed over before.
+    /// Returns the lock, for a successor. Fails if there are no descriptors left, or it was handed over before.
     pub(crate) fn lock(&self) -> io::Result<OwnedFd> {
         let lock = self.lock.as_ref().ok_or(io::ErrorKind::NotConnected)?;
         Ok(lock.try_clone()?.into())

@@ -173,10 +173,8 @@ struct Answer<'b> {
 }
 
 impl<'b> Answer<'b> {
-    /// Reads an answer.
-    ///
-    /// # Errors
-    /// [`ClientError::Ended`] if it ends before its head does, [`ClientError::Strange`] if it is none of HTTP.
+    /// Reads an answer. Fails with [`ClientError::Ended`] if it ends before its head does, with
+    /// [`ClientError::Strange`] if it is none of HTTP.
     fn parse(bytes: &'b [u8]) -> Result<Answer<'b>, ClientError> {
         let mut fields = [httparse::EMPTY_HEADER; MOST_FIELDS];
         let mut head = httparse::Response::new(&mut fields);

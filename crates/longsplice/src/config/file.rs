@@ -187,10 +187,7 @@ pub(super) struct File {
     rule: Vec<Spanned<packet_rules::Raw>>,
 }
 
-/// Checks and converts the file.
-///
-/// # Errors
-/// All that is wrong with the file.
+/// Checks and converts the file. Fails with all that is wrong with the file.
 pub(super) fn settle(file: File, source: &Source<'_>) -> Result<Config, Vec<Diagnostic>> {
     let mut s = Settler::new(source);
     let splicer = s.splicer(&file);

@@ -43,9 +43,6 @@ pub(super) struct Raw {
 }
 
 /// Checks and converts the table.
-///
-/// # Errors
-/// The complaint about it.
 pub(super) fn settle(raw: Raw) -> Result<InterceptConfig, Complaint> {
     let complaint = |message: &str, help| Complaint {
         message: message.to_owned(),

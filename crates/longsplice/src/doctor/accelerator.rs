@@ -78,10 +78,7 @@ pub(super) fn buffers(env: &dyn Env) -> Vec<Finding> {
 }
 
 /// Returns the bytes that a leg may take to receive and to send, and the pages for all sockets together; `None` for these in
-/// a network namespace, where the kernel does not show them.
-///
-/// # Errors
-/// Returns the file that cannot be read, with the reason.
+/// a network namespace, where the kernel does not show them. Fails with the file that cannot be read, and the reason.
 fn limits(env: &dyn Env) -> Result<(u64, u64, Option<u64>), String> {
     let third = |name: &str| {
         let path = format!("/proc/sys/net/ipv4/{name}");

@@ -31,10 +31,7 @@ pub(super) fn send(stream: &UnixStream, descriptors: &[OwnedFd]) -> io::Result<(
     Ok(())
 }
 
-/// Receives so many descriptors.
-///
-/// # Errors
-/// Returns an error if the other end closes before.
+/// Receives so many descriptors. Fails if the other end closes before.
 pub(super) fn receive(stream: &UnixStream, count: usize) -> io::Result<Vec<OwnedFd>> {
     let mut received = Vec::new();
     while received.len() < count {

@@ -34,10 +34,8 @@ pub(crate) struct Succession {
     process: Option<OwnedFd>,
 }
 
-/// Requests the sockets of the daemon behind an admin socket. Returns them, and the lock of its instance.
-///
-/// # Errors
-/// [`HandoverError`]; the daemon goes on then.
+/// Requests the sockets of the daemon behind an admin socket. Returns them, and the lock of its instance. If it fails,
+/// the daemon goes on.
 pub(crate) fn request(admin: &Path) -> Result<(Succession, Inherited, OwnedFd), HandoverError> {
     let mut stream = UnixStream::connect(admin)?;
     stream.set_read_timeout(Some(TIMEOUT))?;
@@ -85,10 +83,8 @@ impl Succession {
     }
 
     /// Tells the predecessor that this process serves: it stops accepting, and ends when it is done. One that was killed
-    /// meanwhile needs no word: the sockets are here.
-    ///
-    /// # Errors
-    /// [`HandoverError::GivenUp`]: it goes on, or may do so.
+    /// meanwhile needs no word: the sockets are here. Fails with [`HandoverError::GivenUp`] if it goes on, or may do
+    /// so.
     pub(crate) fn serve(mut self) -> Result<(), HandoverError> {
         match self.stops() {
             Ok(()) => tracing::info!(pid = self.pid, "the running daemon is replaced"),

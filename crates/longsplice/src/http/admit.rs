@@ -16,10 +16,7 @@ pub(crate) enum NotAdmitted {
 }
 
 /// Removes fields that the listener does not let in, and lists further readings of the path, which the routes are asked
-/// about, too.
-///
-/// # Errors
-/// The listener refuses such a request.
+/// about, too. Fails if the listener refuses such a request.
 pub(crate) fn admit(http: &HttpConfig, head: &mut RequestHead<'_>) -> Result<Vec<String>, NotAdmitted> {
     match http.underscores {
         Underscores::Pass => {}

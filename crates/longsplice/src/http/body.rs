@@ -177,10 +177,7 @@ impl Passage {
         !matches!(self.rest, Rest::Chunks(_))
     }
 
-    /// Counts bytes that passed without being examined.
-    ///
-    /// # Errors
-    /// [`OutOfStep`]: they are more than [`Passage::unseen`] said.
+    /// Counts bytes that passed without being examined. Fails if they are more than [`Passage::unseen`] said.
     pub(super) fn went_by(&mut self, bytes: u64) -> Result<(), OutOfStep> {
         let out_of_step = |left| OutOfStep { passed: bytes, left };
         match &mut self.rest {

@@ -53,10 +53,7 @@ impl LazyStream {
         }
     }
 
-    /// Registers it with tokio, if it is not yet registered.
-    ///
-    /// # Errors
-    /// The registration failed: the connection is lost.
+    /// Registers it with tokio, if it is not yet registered. If that fails, the connection is lost.
     pub(super) fn make_known(&mut self) -> io::Result<&mut Stream> {
         if self.is_fresh() {
             *self = LazyStream::Known(mem::replace(self, LazyStream::Lost).into_known()?);
@@ -68,9 +65,6 @@ impl LazyStream {
     }
 
     /// Converts it into a stream that is registered with tokio.
-    ///
-    /// # Errors
-    /// The errors of [`LazyStream::make_known`].
     pub(super) fn into_known(self) -> io::Result<Stream> {
         match self {
             LazyStream::Fresh(socket) => Ok(Stream::Plain(tokio::net::TcpStream::from_std(socket)?)),

@@ -92,10 +92,8 @@ impl Threshold {
     }
 }
 
-/// Measures for no longer than `patience`.
-///
-/// # Errors
-/// No splice is possible over the loopback, a socket failed, or not even one round ended in time (`TimedOut`).
+/// Measures for no longer than `patience`. Fails if no splice is possible over the loopback, a socket failed, or not
+/// even one round ended in time (`TimedOut`).
 pub(crate) async fn measure(splicer: &Splicer, patience: Duration) -> io::Result<Measured> {
     let deadline = Instant::now() + patience;
     let late = || io::Error::new(io::ErrorKind::TimedOut, "the machine is too busy");

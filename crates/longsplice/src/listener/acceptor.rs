@@ -16,9 +16,6 @@ pub(super) struct Acceptor(AsyncFd<TcpListener>);
 
 impl Acceptor {
     /// Creates an acceptor for a listening socket.
-    ///
-    /// # Errors
-    /// tokio cannot register it.
     pub(super) fn new(listener: tokio::net::TcpListener) -> io::Result<Acceptor> {
         let listener = listener.into_std()?;
         // The deprecation concerns sockets that other code may close; this one is owned here. (The successor is
@@ -29,9 +26,6 @@ impl Acceptor {
     }
 
     /// Returns the next connection, non-blocking, and its peer. Cancel-safe.
-    ///
-    /// # Errors
-    /// Errors of accept(2).
     pub(super) async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
         self.0.async_io(Interest::READABLE, accept).await
     }

@@ -88,10 +88,8 @@ impl Bound {
         bind().map_err(|source| BindError { address, source })
     }
 
-    /// Uses a socket that another process has passed, which listens already. Sets its options again.
-    ///
-    /// # Errors
-    /// It cannot be used, or cannot intercept.
+    /// Uses a socket that another process has passed, which listens already. Sets its options again. Fails if it cannot
+    /// be used, or cannot intercept.
     pub(crate) fn inherit(
         socket: OwnedFd,
         configured: SocketAddr,
@@ -118,10 +116,7 @@ impl Bound {
         })
     }
 
-    /// Listens: from now on, connections wait to be accepted.
-    ///
-    /// # Errors
-    /// Another socket listens at the address.
+    /// Listens: from now on, connections wait to be accepted. Fails if another socket listens at the address.
     pub(crate) fn listen(self) -> Result<Listening, BindError> {
         let Bound {
             socket,

@@ -97,11 +97,8 @@ fn fresh(stream: TcpStream, peer: SocketAddr) -> io::Result<Client<LazyStream>> 
 
 /// Reads what precedes the protocol: a PROXY header, if the peer sends one, and a ClientHello, if the listener asks for
 /// it. If the listener terminates TLS, performs the handshake. Takes no longer than [`proxy_header::TIMEOUT`] and
-/// [`tls::TIMEOUT`] together.
-///
-/// # Errors
-/// The reason for the rejection. Fails closed: a connection that cannot be read is never forwarded. If the future is
-/// dropped, the connection is closed: nothing was forwarded yet.
+/// [`tls::TIMEOUT`] together. Fails closed, with the reason: a connection that cannot be read is never forwarded. If
+/// the future is dropped, the connection is closed: nothing was forwarded yet.
 async fn accepted(stream: TcpStream, peer: SocketAddr, settings: &Settings) -> Result<Client, RejectReason> {
     let stream = tokio::net::TcpStream::from_std(stream).map_err(RejectReason::Gone)?;
     let listener = &settings.listener;

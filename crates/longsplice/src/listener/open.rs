@@ -227,9 +227,6 @@ impl Open {
 
     /// Calls [`longsplice_engine::Splicer::splice`], and ends it with a reset of both ends if this connection is told
     /// to end. Sockets that come back have the configured congestion control.
-    ///
-    /// # Errors
-    /// The errors of that call.
     pub(crate) async fn splice(&self, pair: impl Into<Pair>, until: Until) -> io::Result<Ended> {
         let splicer = self.service.splicer();
         self.shown.is_in_engine.store(true, Ordering::Relaxed);

@@ -60,10 +60,8 @@ impl Settings {
         upstream.map_or(Destination::Original, Destination::Upstream)
     }
 
-    /// Connects to a server of this upstream, or, without an upstream, to the client's original destination.
-    ///
-    /// # Errors
-    /// The failed attempts.
+    /// Connects to a server of this upstream, or, without an upstream, to the client's original destination. Fails with
+    /// the attempts.
     pub(crate) async fn lease(
         &self,
         upstream: Option<&Arc<Upstream>>,

@@ -57,10 +57,7 @@ impl Socket {
         self.listener.acceptor.as_fd().try_clone_to_owned()
     }
 
-    /// Makes it accept connections to other addresses, too.
-    ///
-    /// # Errors
-    /// CAP_NET_ADMIN is missing.
+    /// Makes it accept connections to other addresses, too. Fails without CAP_NET_ADMIN.
     pub(crate) fn intercept(&self) -> io::Result<()> {
         make_transparent(&self.listener.acceptor)
     }

@@ -48,10 +48,8 @@ pub(crate) fn bind_all(config: &Config, mut inherited: Inherited) -> Result<AllB
     })
 }
 
-/// Starts the accelerator of a configuration, if it has one. Where splicing is out of reach, listeners relay without it.
-///
-/// # Errors
-/// [`RulesError`] if nothing would work without the accelerator, or it is possible and fails.
+/// Starts the accelerator of a configuration, if it has one. Where splicing is out of reach, listeners relay without
+/// it. Fails if nothing would work without the accelerator, or it is possible and fails.
 fn accelerator(config: &Config, shared: &Arc<Shared>) -> Result<Option<Arc<Accelerator>>, RulesError> {
     let Some(accelerate) = config.accelerate.clone() else {
         return Ok(None);
@@ -70,10 +68,8 @@ fn accelerator(config: &Config, shared: &Arc<Shared>) -> Result<Option<Arc<Accel
 }
 
 impl InForce {
-    /// Puts the first configuration in force. `owner` of the routes: a predecessor that runs, or this process.
-    ///
-    /// # Errors
-    /// All errors of a reload but those of the file and of fixed keys.
+    /// Puts the first configuration in force. `owner` of the routes: a predecessor that runs, or this process. Fails as
+    /// a reload does, but for the file and for fixed keys.
     pub(crate) async fn start(
         config: Config,
         bound: AllBound,

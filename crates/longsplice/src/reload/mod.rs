@@ -117,10 +117,7 @@ impl InForce {
         &self.shared
     }
 
-    /// Returns the listening sockets, for a successor.
-    ///
-    /// # Errors
-    /// There are no descriptors left.
+    /// Returns the listening sockets, for a successor. Fails if there are no descriptors left.
     pub(crate) fn offer(&self) -> io::Result<Offer> {
         let mut offer = Offer::new(!self.shared.splicer.health().splice_available);
         for socket in &self.sockets {
@@ -144,9 +141,6 @@ impl InForce {
     }
 
     /// Reads the configuration again, and the files that it names. Changes nothing. Cancel-safe.
-    ///
-    /// # Errors
-    /// [`ReloadError`].
     pub(crate) async fn read(&self, load: Option<&Load>) -> Result<Candidate, ReloadError> {
         let load = Arc::clone(load.ok_or(ReloadError::NoFile)?);
         let config = in_time(READING, move || Ok(load()?)).await?;
@@ -160,9 +154,6 @@ impl InForce {
     }
 
     /// Puts the configuration in force that was read. A failed reload changes nothing, and `status` shows it.
-    ///
-    /// # Errors
-    /// [`ReloadError`].
     pub(crate) async fn reload(
         &mut self,
         read: Result<Candidate, ReloadError>,

@@ -69,10 +69,7 @@ struct Needs {
 impl RuleManager {
     /// Sets the rules and routes of a configuration. Unless another process of the instance runs, it first removes the routes
     /// that a killed one has left. The needed routes stay until [`RuleManager::end`]. `accelerates`: an accelerator reads the
-    /// packets of its section.
-    ///
-    /// # Errors
-    /// [`SetupError`]; nothing but a running predecessor's routes is left then.
+    /// packets of its section. If it fails, nothing but a running predecessor's routes is left.
     pub(crate) async fn set_up(
         config: &Config,
         splicer: &Splicer,
@@ -106,10 +103,8 @@ impl RuleManager {
     }
 
     /// Sets the rules and routes of the next configuration. Connections of the listeners that it retires are followed as long
-    /// as they hold these. Routes that it does not need stay until [`RuleManager::trim`].
-    ///
-    /// # Errors
-    /// [`SetupError`]; the old rules stay in force.
+    /// as they hold these. Routes that it does not need stay until [`RuleManager::trim`]. If it fails, the old rules
+    /// stay in force.
     pub(crate) async fn change(
         &self,
         config: &Config,
@@ -248,10 +243,7 @@ impl RuleManager {
         }
     }
 
-    /// Replaces the user's rules.
-    ///
-    /// # Errors
-    /// [`RulesError`]; the old rules stay in force.
+    /// Replaces the user's rules. If it fails, the old rules stay in force.
     pub(crate) async fn load(&self, rules: Vec<Rule>) -> Result<(), RulesError> {
         // Hold the lock, so that a reload waits.
         let mut state = self.state.lock().await;

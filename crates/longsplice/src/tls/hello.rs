@@ -44,10 +44,8 @@ pub(super) struct Read {
     pub(super) seen: usize,
 }
 
-/// Reads a ClientHello, and leaves it unchanged in `early`. Answers anything else with an alert.
-///
-/// # Errors
-/// There is no valid ClientHello.
+/// Reads a ClientHello, and leaves it unchanged in `early`. Answers anything else with an alert. Fails if there is no
+/// valid ClientHello.
 pub(crate) async fn peek(mut client: Client) -> Result<Client, RejectReason> {
     let Stream::Plain(socket) = &mut client.stream else {
         return Ok(client);

@@ -23,10 +23,7 @@ pub(crate) const LONGEST: usize = 64 << 10;
 /// Longest time for a ClientHello; if TLS is terminated, for the whole handshake.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Checks whether the files of a certificate can be used now.
-///
-/// # Errors
-/// The first error in them.
+/// Checks whether the files of a certificate can be used now. Fails with the first error in them.
 pub(crate) fn check(files: &CertificateFiles) -> Result<(), CertificateError> {
     certificate::load(files, &terminator::provider()).map(drop)
 }

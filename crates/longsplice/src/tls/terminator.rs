@@ -48,13 +48,8 @@ pub(crate) fn provider() -> Arc<CryptoProvider> {
 }
 
 impl Terminator {
-    /// Creates the terminator of a listener, if it terminates TLS.
-    ///
-    /// # Panics
-    /// Outside of a tokio runtime.
-    ///
-    /// # Errors
-    /// A file cannot be used.
+    /// Creates the terminator of a listener, if it terminates TLS. Fails if a file cannot be used. Panics outside of a
+    /// tokio runtime.
     pub(crate) fn of(listener: &ListenerConfig) -> Result<Option<Arc<Terminator>>, TerminatorError> {
         let tls = listener.tls.as_ref();
         tls.map(|tls| Terminator::new(&listener.name, tls).map(Arc::new))
@@ -62,13 +57,8 @@ impl Terminator {
     }
 
     /// Reads the certificates of a listener, and again when their files change. Supports TLS 1.2 and 1.3. Sessions are
-    /// resumed by tickets, whose keys change every six hours and at each call.
-    ///
-    /// # Panics
-    /// Outside of a tokio runtime.
-    ///
-    /// # Errors
-    /// A file cannot be used.
+    /// resumed by tickets, whose keys change every six hours and at each call. Fails if a file cannot be used. Panics outside
+    /// of a tokio runtime.
     pub(crate) fn new(listener: &str, tls: &TlsConfig) -> Result<Terminator, TerminatorError> {
         let provider = provider();
         let (keyring, stamps) = Keyring::open(listener, &tls.certificates, &provider)?;
@@ -86,10 +76,8 @@ impl Terminator {
     }
 
     /// Performs the handshake of a connection, and replaces its stream by the decrypted one. With `resets`, a close resets
-    /// the connection from then on.
-    ///
-    /// # Errors
-    /// The handshake failed, or took longer than [`TIMEOUT`]. If it failed, an alert told the client the reason.
+    /// the connection from then on. Fails if the handshake fails, or takes longer than [`TIMEOUT`]. If it fails, an
+    /// alert tells the client the reason.
     pub(crate) async fn accept(&self, mut client: Client, resets: bool) -> Result<Client, RejectReason> {
         let Stream::Plain(socket) = client.stream else {
             return Ok(client);

@@ -73,10 +73,8 @@ impl Entry {
         self.known.lock().failure.as_ref().map(|(_, _, why)| why.clone())
     }
 
-    /// Waits until it has an address, or until a later look-up finds none.
-    ///
-    /// # Errors
-    /// The error of the look-up; `TimedOut`.
+    /// Waits until it has an address, or until a later look-up finds none. Fails with the error of the look-up, or with
+    /// `TimedOut`.
     pub(super) async fn located(&self, patience: Duration) -> io::Result<()> {
         let mut done = self.done.subscribe();
         if let Some(known) = self.fresh() {

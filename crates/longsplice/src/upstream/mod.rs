@@ -161,10 +161,7 @@ impl Upstreams {
 
     /// Stops new connections and requests to a server (`drain`), or allows them again. Existing ones go on; idle
     /// connections are closed, and sticky clients move. `server` is a name or an address; several servers may share a
-    /// name. Returns how many servers have it.
-    ///
-    /// # Errors
-    /// No server has this name.
+    /// name. Returns how many servers have it. Fails if no server has this name.
     pub(crate) fn drain(&self, upstream: &str, server: &str, drain: bool) -> Result<usize, NoSuchServer> {
         let of_that_name = [&self.by_name, &self.by_listener].map(|map| map.get(upstream));
         let mut found = 0;
@@ -186,10 +183,8 @@ impl Upstream {
     /// Connects to one of its servers: chooses one, waits in the queue if all are full, and takes an idle connection or
     /// makes one. If that fails, it tries other servers, as `retries` says.
     ///
-    /// Cancel-safe: when the future is dropped, it gives up its permit or its position in the queue.
-    ///
-    /// # Errors
-    /// The failed attempts, or the reason why there was none.
+    /// Cancel-safe: when the future is dropped, it gives up its permit or its position in the queue. Fails with the
+    /// attempts, or the reason why there was none.
     pub(crate) async fn lease(&self, ask: &Ask<'_>) -> Result<Lease, Unavailable> {
         Search::new(&self.config, &self.state, &self.splicer, ask)
             .run()

@@ -50,10 +50,7 @@ struct NameServer {
 }
 
 impl NameServers {
-    /// Creates the resolvers; it reads no file and sends nothing.
-    ///
-    /// # Errors
-    /// The configuration of a server is not usable.
+    /// Creates the resolvers; it reads no file and sends nothing. Fails if the configuration of a server is not usable.
     pub(super) fn new(config: ResolverConfig, mut options: ResolverOpts) -> Result<NameServers, NetError> {
         let attempts = options.attempts.max(1);
         options.attempts = 0;
@@ -85,10 +82,8 @@ impl NameServers {
     }
 
     /// Looks up the records of these kinds side by side, and returns a result for each kind. A short name is completed by
-    /// the domains of `search`, until one of the names has a record. It ends at `deadline` at the latest.
-    ///
-    /// # Errors
-    /// `NotFound`: a server says that there is no such record. Any other kind: no server could say.
+    /// the domains of `search`, until one of the names has a record. It ends at `deadline` at the latest. Fails with
+    /// `NotFound` if a server says that there is no such record, and with another kind if no server could say.
     pub(super) async fn find<const N: usize>(
         &self,
         name: &str,

@@ -110,10 +110,8 @@ impl Names {
     }
 
     /// Looks up the addresses of a server. `known` has those that were found last: a part of the name that cannot be
-    /// looked up keeps them.
-    ///
-    /// # Errors
-    /// `NotFound`: the name has no address. Any other kind: no name server could say within `PATIENCE`.
+    /// looked up keeps them. Fails with `NotFound` if the name has no address, and with another kind if no name server
+    /// could say within `PATIENCE`.
     pub(super) async fn look_up(&self, place: &ServerPlace, known: &[ResolvedAddr]) -> io::Result<Found> {
         let deadline = time::Instant::now() + PATIENCE;
         let system = self.system()?;
@@ -225,10 +223,8 @@ impl Found {
         self.left_out += too_many;
     }
 
-    /// Returns it if it has an address.
-    ///
-    /// # Errors
-    /// The error of a part that could not be looked up; else `none`.
+    /// Returns it if it has an address. Otherwise fails with the error of a part that could not be looked up, or with
+    /// `none`.
     fn unless_empty(self, none: io::Error) -> io::Result<Found> {
         match self.sites.is_empty() {
             true => Err(self.wrong.unwrap_or(none)),
@@ -260,10 +256,8 @@ impl System {
         })
     }
 
-    /// Looks up the addresses of a record's host.
-    ///
-    /// # Errors
-    /// `NotFound`: the host has no address. Any other kind: no name server could say.
+    /// Looks up the addresses of a record's host. Fails with `NotFound` if the host has no address, and with another
+    /// kind if no name server could say.
     async fn host(
         &self,
         record: &Record,
@@ -316,10 +310,8 @@ impl System {
         found
     }
 
-    /// Looks up SRV records, and then their targets side by side (RFC 2782).
-    ///
-    /// # Errors
-    /// `NotFound`: the service has no server. Any other kind: no name server could say.
+    /// Looks up SRV records, and then their targets side by side (RFC 2782). Fails with `NotFound` if the service has
+    /// no server, and with another kind if no name server could say.
     async fn service(
         &self,
         service: &str,

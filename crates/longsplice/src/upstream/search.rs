@@ -233,9 +233,6 @@ pub(super) fn is_of_the_server(error: &io::Error) -> bool {
 }
 
 /// Connects to the client's original destination.
-///
-/// # Errors
-/// `Unavailable::Original` with the error of the connection.
 pub(crate) async fn lease_original(
     splicer: &Splicer,
     ask: &Ask<'_>,
@@ -278,10 +275,7 @@ impl<'a> Connector<'a> {
         }
     }
 
-    /// Connects, then sends the header, if any.
-    ///
-    /// # Errors
-    /// Errors of the system; `TimedOut`.
+    /// Connects, then sends the header, if any. Fails with `TimedOut` if it takes too long.
     async fn introduce(&self, target: SocketAddr, header: Option<&[u8]>) -> io::Result<TcpStream> {
         let mut stream = self.connect_to(target).await?;
         if let Some(header) = header {
@@ -291,9 +285,6 @@ impl<'a> Connector<'a> {
     }
 
     /// Connects to this address.
-    ///
-    /// # Errors
-    /// Errors of the system.
     async fn connect_to(&self, target: SocketAddr) -> io::Result<TcpStream> {
         let Connector {
             splicer,

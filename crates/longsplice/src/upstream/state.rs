@@ -176,10 +176,8 @@ impl UpstreamState {
         self.serve(inner, None);
     }
 
-    /// Returns a permit for a server, or a position in the queue. Entries of `given_up` are not waited for.
-    ///
-    /// # Errors
-    /// There is no server, or the queue is full.
+    /// Returns a permit for a server, or a position in the queue. Entries of `given_up` are not waited for. Fails if
+    /// there is no server, or the queue is full.
     pub(super) fn enter(
         self: &Arc<Self>,
         want: Want<'_>,
