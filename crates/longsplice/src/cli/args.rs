@@ -38,7 +38,7 @@ pub(super) struct Cli {
 }
 
 /// Holds the options that every command takes.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "With every command")]
 pub(super) struct Common {
     /// Which daemon of this machine; each has its own name [default: default]

@@ -11,7 +11,7 @@ use super::{
 use crate::{
     config::{
         self, AccelerateClass, AccelerateConfig, Config, DEFAULT_CONNECT_TIMEOUT, DEFAULT_SHUTDOWN_TIMEOUT,
-        ListenerConfig, LogConfig, LogFormat, LogLevel, Period, rules,
+        ListenerConfig, LogConfig, LogLevel, Period, rules,
     },
     daemon::{self, Outcome},
     logging,
@@ -22,14 +22,14 @@ pub(super) fn run(args: Run, common: &Common) -> Result<ExitCode, Failure> {
     let admin = args.admin.map(absolute).transpose()?;
     // Make the path absolute, so that it names the same file at each reload.
     let path = std::path::absolute(&args.config).unwrap_or_else(|_| args.config.clone());
-    let (instance, levels) = (common.instance.clone(), Levels::of(common));
+    let common = common.clone();
     // Options of the command line override the file, whenever it is read.
     let over = move |config: Config| Config {
-        instance: instance.clone().unwrap_or(config.instance),
+        instance: common.instance.clone().unwrap_or(config.instance),
         require_splice: args.require_splice || config.require_splice,
         shutdown: args.on_shutdown.unwrap_or(config.shutdown),
         admin: admin.clone().or(config.admin),
-        log: levels.over(config.log),
+        log: common.log(config.log),
         ..config
     };
     let config = over(config::load(&args.config).map_err(Failure::usage)?);
@@ -42,10 +42,7 @@ pub(super) fn run(args: Run, common: &Common) -> Result<ExitCode, Failure> {
 
 pub(super) fn forward(args: Forward, common: &Common) -> Result<ExitCode, Failure> {
     let replace = args.replace;
-    let config = forward_config(args, common).map_err(Failure::Usage)?;
-    let admin = config.admin.map(absolute).transpose()?;
-    let log = Levels::of(common).over(config.log);
-    serve(Config { admin, log, ..config }, None, replace)
+    serve_arguments(forward_config(args, common), common, replace)
 }
 
 /// Converts the arguments into a configuration, with the checks of a file.
@@ -129,9 +126,18 @@ fn forward_config(args: Forward, common: &Common) -> Result<Config, String> {
 
 pub(super) fn accelerate(args: Accelerate, common: &Common) -> Result<ExitCode, Failure> {
     let replace = args.replace;
-    let config = accelerate_config(args, common).map_err(Failure::Usage)?;
+    serve_arguments(accelerate_config(args, common), common, replace)
+}
+
+/// Runs a daemon whose configuration the arguments are.
+fn serve_arguments(
+    config: Result<Config, String>,
+    common: &Common,
+    replace: bool,
+) -> Result<ExitCode, Failure> {
+    let config = config.map_err(Failure::Usage)?;
     let admin = config.admin.map(absolute).transpose()?;
-    let log = Levels::of(common).over(config.log);
+    let log = common.log(config.log);
     serve(Config { admin, log, ..config }, None, replace)
 }
 
@@ -225,33 +231,19 @@ fn absolute(path: PathBuf) -> Result<PathBuf, Failure> {
     std::path::absolute(&path).map_err(|e| Failure::usage(format!("--admin {}: {e}", path.display())))
 }
 
-/// Options of the command line for the log.
-#[derive(Debug, Clone, Copy)]
-struct Levels {
-    level: Option<LogLevel>,
-    format: Option<LogFormat>,
-}
-
-impl Levels {
-    fn of(common: &Common) -> Levels {
-        let level = match (common.verbose, common.quiet) {
-            (0, 0) => None,
-            (1, _) => Some(LogLevel::Debug),
-            (2.., _) => Some(LogLevel::Trace),
-            (_, 1) => Some(LogLevel::Warn),
-            (_, 2..) => Some(LogLevel::Error),
+impl Common {
+    /// Returns the settings of the log: those of the file, but for what the command line names.
+    fn log(&self, file: LogConfig) -> LogConfig {
+        let level = match (self.verbose, self.quiet) {
+            (0, 0) => file.level,
+            (1, _) => LogLevel::Debug,
+            (2.., _) => LogLevel::Trace,
+            (_, 1) => LogLevel::Warn,
+            (_, 2..) => LogLevel::Error,
         };
-        Levels {
-            level,
-            format: common.log_format,
-        }
-    }
-
-    /// Overrides the settings of the file.
-    fn over(self, file: LogConfig) -> LogConfig {
         LogConfig {
-            level: self.level.unwrap_or(file.level),
-            format: self.format.unwrap_or(file.format),
+            level,
+            format: self.log_format.unwrap_or(file.format),
             ..file
         }
     }
