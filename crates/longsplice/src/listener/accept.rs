@@ -13,7 +13,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Service, acceptor::Acceptor, connection, prepared::Prepared};
+use super::{Listening, Service, acceptor::Acceptor, connection};
 use crate::config::OnFull;
 
 /// Interval between attempts to accept: another process may free what is missing without notice.
@@ -33,7 +33,7 @@ const LAST_CALLS: Duration = Duration::from_millis(500);
 /// sender of `service` is dropped: then connections that have arrived by that time are still served. Serves each
 /// connection that it has accepted, also one that waits for room at the end.
 pub(super) async fn accept(
-    socket: Arc<Prepared>,
+    socket: Arc<Listening>,
     service: watch::Receiver<Arc<Service>>,
     stopping: CancellationToken,
 ) {

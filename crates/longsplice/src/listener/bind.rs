@@ -5,7 +5,7 @@ use std::{io, net::SocketAddr, os::fd::OwnedFd};
 use longsplice_engine::intercept::make_transparent;
 use tokio::net::TcpSocket;
 
-use super::acceptor::Acceptor;
+use super::{Listening, acceptor::Acceptor};
 
 /// Number of connections that may wait to be accepted; the kernel limits it to `net.core.somaxconn`.
 const BACKLOG: u32 = 4096;
@@ -16,14 +16,6 @@ pub(crate) struct Bound {
     socket: TcpSocket,
     configured: SocketAddr,
     address: SocketAddr,
-}
-
-/// A listening socket without a task that accepts.
-#[derive(Debug)]
-pub(crate) struct Listening {
-    pub(super) configured: SocketAddr,
-    pub(super) address: SocketAddr,
-    pub(super) listener: Acceptor,
 }
 
 /// Reason why an address cannot be listened on.
@@ -69,23 +61,8 @@ pub(crate) fn socket_for(address: SocketAddr) -> io::Result<TcpSocket> {
 impl Bound {
     /// Binds the address. With `intercepts`, the socket also accepts connections to other addresses.
     pub(crate) fn bind(configured: SocketAddr, intercepts: bool) -> Result<Bound, BindError> {
-        let address = configured;
-        let bind = || {
-            let socket = socket_for(address)?;
-            // Accepted sockets inherit TCP_NODELAY: the end of a message must not wait for an acknowledgement.
-            socket.set_nodelay(true)?;
-            if intercepts {
-                make_transparent(&socket)?;
-            }
-            socket.bind(address)?;
-            let address = socket.local_addr()?;
-            Ok(Bound {
-                socket,
-                configured,
-                address,
-            })
-        };
-        bind().map_err(|source| BindError { address, source })
+        let bind = |socket: &TcpSocket| socket.bind(configured);
+        Bound::set_up(socket_for(configured), configured, intercepts, bind)
     }
 
     /// Uses a socket that another process has passed, which listens already. Sets its options again. Fails if it cannot
@@ -95,22 +72,34 @@ impl Bound {
         configured: SocketAddr,
         intercepts: bool,
     ) -> Result<Bound, BindError> {
-        let adopt = || {
-            let stream = std::net::TcpStream::from(socket);
-            stream.set_nonblocking(true)?;
-            let socket = TcpSocket::from_std_stream(stream);
+        let stream = std::net::TcpStream::from(socket);
+        let socket = stream
+            .set_nonblocking(true)
+            .map(|()| TcpSocket::from_std_stream(stream));
+        Bound::set_up(socket, configured, intercepts, |_| Ok(()))
+    }
+
+    fn set_up(
+        socket: io::Result<TcpSocket>,
+        configured: SocketAddr,
+        intercepts: bool,
+        bind: impl FnOnce(&TcpSocket) -> io::Result<()>,
+    ) -> Result<Bound, BindError> {
+        let bound = || {
+            let socket = socket?;
+            // Accepted sockets inherit TCP_NODELAY: the end of a message must not wait for an acknowledgement.
             socket.set_nodelay(true)?;
             if intercepts {
                 make_transparent(&socket)?;
             }
-            let address = socket.local_addr()?;
+            bind(&socket)?;
             Ok(Bound {
+                address: socket.local_addr()?,
                 socket,
                 configured,
-                address,
             })
         };
-        adopt().map_err(|source| BindError {
+        bound().map_err(|source| BindError {
             address: configured,
             source,
         })
@@ -123,21 +112,14 @@ impl Bound {
             configured,
             address,
         } = self;
-        let listener = socket
+        let acceptor = socket
             .listen(BACKLOG)
             .and_then(Acceptor::new)
             .map_err(|source| BindError { address, source })?;
         Ok(Listening {
             configured,
             address,
-            listener,
+            acceptor,
         })
-    }
-}
-
-impl Listening {
-    /// Returns the address that the configuration names.
-    pub(crate) fn configured(&self) -> SocketAddr {
-        self.configured
     }
 }

@@ -6,28 +6,25 @@ use std::{future::pending, net::SocketAddr, sync::Arc};
 use longsplice_engine::policy::SplicePolicy;
 use tokio::sync::watch;
 
-use super::{Service, Settings, acceptor::Acceptor};
+use super::{Service, acceptor::Acceptor};
 
-/// A listening socket that is prepared for the targets of its listener.
+/// A listening socket, with or without a task that accepts.
 #[derive(Debug)]
-pub(super) struct Prepared {
-    pub(super) acceptor: Acceptor,
+pub(crate) struct Listening {
+    /// Address that the configuration names.
+    pub(crate) configured: SocketAddr,
+    /// Address that it is bound to.
     pub(super) address: SocketAddr,
+    pub(super) acceptor: Acceptor,
 }
 
-impl Prepared {
-    /// Prepares a socket before it serves this listener.
-    pub(super) fn new(acceptor: Acceptor, address: SocketAddr, service: &Service) -> Prepared {
-        let prepared = Prepared { acceptor, address };
-        prepared.prepare(service);
-        prepared
-    }
-
+impl Listening {
     /// Prepares the socket by what is known now. Without this its connections are still served, but may not be spliceable.
     /// The clients of a listener that does not splice have all options while they are relayed.
     pub(super) fn prepare(&self, service: &Service) {
         let settings = service.settings();
-        let target = self.known_target(&settings);
+        let upstream = settings.upstreams.of_listener(&settings.listener);
+        let target = upstream.and_then(|upstream| upstream.likely(self.address.is_ipv4()));
         // The destinations of intercepted connections are not known before.
         let offers_all = settings.listener.splice == SplicePolicy::Never
             || (settings.listener.intercept.is_some() && target.is_none());
@@ -72,11 +69,5 @@ impl Prepared {
                 else => return pending().await,
             }
         }
-    }
-
-    /// Returns the probable destination of accepted connections, if it is known by now.
-    fn known_target(&self, settings: &Settings) -> Option<SocketAddr> {
-        let upstream = settings.upstreams.of_listener(&settings.listener)?;
-        upstream.likely(self.address.is_ipv4())
     }
 }

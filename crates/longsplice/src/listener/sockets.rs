@@ -10,13 +10,12 @@ use std::{
 use longsplice_engine::intercept::make_transparent;
 use tokio::{sync::watch, task::JoinHandle};
 
-use super::{Listening, Service, accept, prepared::Prepared};
+use super::{Listening, Service, accept};
 
 /// A listening socket with a task that accepts.
 #[derive(Debug)]
 pub(crate) struct Socket {
-    configured: SocketAddr,
-    listener: Arc<Prepared>,
+    listener: Arc<Listening>,
     service: watch::Sender<Arc<Service>>,
     task: JoinHandle<()>,
 }
@@ -24,18 +23,14 @@ pub(crate) struct Socket {
 impl Socket {
     /// Prepares the socket, and accepts for this listener from now on, until the socket is handed over or the daemon shuts down.
     pub(crate) fn serve(listening: Listening, service: Arc<Service>) -> Socket {
-        let Listening {
-            configured,
-            address,
-            listener,
-        } = listening;
-        let listener = Arc::new(Prepared::new(listener, address, &service));
+        listening.prepare(&service);
+        let address = listening.address;
+        let listener = Arc::new(listening);
         let stopping = service.shared.stopping.clone();
         tracing::info!(listener = service.settings().listener.name, %address, "listening on {address}");
         let (sender, receiver) = watch::channel(service);
         let task = tokio::spawn(accept::accept(Arc::clone(&listener), receiver, stopping));
         Socket {
-            configured,
             listener,
             service: sender,
             task,
@@ -44,7 +39,7 @@ impl Socket {
 
     /// Returns the address that the configuration names.
     pub(crate) fn configured(&self) -> SocketAddr {
-        self.configured
+        self.listener.configured
     }
 
     /// Returns the address that it is bound to.

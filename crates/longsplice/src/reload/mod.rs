@@ -309,7 +309,7 @@ impl InForce {
                     let socket = old.swap_remove(n);
                     socket.hand_to(service);
                     self.sockets.push(socket);
-                } else if let Some(n) = new.iter().position(|l| l.configured() == *address) {
+                } else if let Some(n) = new.iter().position(|l| l.configured == *address) {
                     let listening = new.swap_remove(n);
                     self.sockets.push(Socket::serve(listening, Arc::clone(service)));
                 }
