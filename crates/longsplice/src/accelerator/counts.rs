@@ -96,22 +96,18 @@ impl Counts {
 
     pub(super) fn taken_over_again(&self, reason: AgainReason) {
         self.taken_over();
-        if let Some(count) = self.taken_over_again.get(reason as usize) {
-            count.fetch_add(1, Ordering::Relaxed);
-        }
+        self.taken_over_again[reason as usize].fetch_add(1, Ordering::Relaxed);
     }
 
     pub(super) fn released(&self, reason: Option<SpliceReason>) {
         self.released.fetch_add(1, Ordering::Relaxed);
-        if let Some(count) = reason.and_then(|reason| self.released_by.get(reason as usize)) {
-            count.fetch_add(1, Ordering::Relaxed);
+        if let Some(reason) = reason {
+            self.released_by[reason as usize].fetch_add(1, Ordering::Relaxed);
         }
     }
 
     pub(super) fn passed_through(&self, reason: PassReason) {
-        if let Some(count) = self.passed_through.get(reason as usize) {
-            count.fetch_add(1, Ordering::Relaxed);
-        }
+        self.passed_through[reason as usize].fetch_add(1, Ordering::Relaxed);
     }
 
     pub(super) fn note_congestion_failure(&self) {
