@@ -126,22 +126,8 @@ pub(super) fn suggest(given: &str, known: &[&str], otherwise: &str) -> String {
 /// Returns the number of characters that must be inserted, removed or replaced to get from one to the other.
 fn distance(a: &str, b: &str) -> usize {
     // Cut long names off: they are far from any key anyway, and the cost grows with the square of the length.
-    const LONG: usize = 64;
-    let (a, b): (Vec<char>, Vec<char>) = (a.chars().take(LONG).collect(), b.chars().take(LONG).collect());
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.iter().enumerate() {
-        let mut diagonal = i;
-        let mut left = i + 1;
-        for (slot, y) in row.iter_mut().skip(1).zip(&b) {
-            let best = (diagonal + usize::from(x != y)).min(*slot + 1).min(left + 1);
-            diagonal = std::mem::replace(slot, best);
-            left = best;
-        }
-        if let Some(first) = row.first_mut() {
-            *first = i + 1;
-        }
-    }
-    row.last().copied().unwrap_or(0)
+    let cut = |text: &str| text.chars().take(64).collect::<String>();
+    strsim::levenshtein(&cut(a), &cut(b))
 }
 
 #[cfg(test)]
