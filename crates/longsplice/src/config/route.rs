@@ -88,15 +88,15 @@ impl Settler<'_> {
     fn conditions(&mut self, raw: Raw) -> Vec<Spanned<Condition>> {
         let mut all = Vec::new();
         self.check_methods(raw.method.as_ref());
-        all.extend(self.any_of(raw.client, |list| Some(Condition::Client(list))));
-        all.extend(self.any_of(raw.method, |list| Some(Condition::Method(list))));
-        all.extend(self.any_of(raw.sni, |list| Some(Condition::Sni(list.into_iter().collect()))));
-        all.extend(self.any_of(raw.alpn, |list| Some(Condition::Alpn(list))));
-        all.extend(self.any_of(raw.host, |list| Some(Condition::Host(list.into_iter().collect()))));
-        all.extend(self.any_of(raw.path, |list| Some(Condition::Path(list))));
-        all.extend(self.any_of(raw.path_prefix, |list| Some(Condition::PathPrefix(list))));
-        all.extend(self.any_of(raw.path_regex, |list| Some(Condition::PathRegex(list))));
-        all.extend(self.any_of(raw.extension, |list| Some(Condition::Extension(list))));
+        all.extend(self.any_of(raw.client, Condition::Client));
+        all.extend(self.any_of(raw.method, Condition::Method));
+        all.extend(self.any_of(raw.sni, |list| Condition::Sni(list.into_iter().collect())));
+        all.extend(self.any_of(raw.alpn, Condition::Alpn));
+        all.extend(self.any_of(raw.host, |list| Condition::Host(list.into_iter().collect())));
+        all.extend(self.any_of(raw.path, Condition::Path));
+        all.extend(self.any_of(raw.path_prefix, Condition::PathPrefix));
+        all.extend(self.any_of(raw.path_regex, Condition::PathRegex));
+        all.extend(self.any_of(raw.extension, Condition::Extension));
         let flag = |given: Option<Spanned<bool>>, make: fn(bool) -> Condition| {
             given.map(|given| Spanned::new(given.span(), make(given.into_inner())))
         };
@@ -110,16 +110,13 @@ impl Settler<'_> {
     fn any_of<T>(
         &mut self,
         given: Option<Spanned<OneOrMany<T>>>,
-        make: impl FnOnce(Vec<T>) -> Option<Condition>,
+        make: impl FnOnce(Vec<T>) -> Condition,
     ) -> Option<Spanned<Condition>> {
         let given = given?;
         let place = given.span();
         let help = "any value of a list is enough, and there is none: leave the key out";
         let list = self.filled(given, help);
-        if list.is_empty() {
-            return None;
-        }
-        make(list).map(|condition| Spanned::new(place, condition))
+        (!list.is_empty()).then(|| Spanned::new(place, make(list)))
     }
 
     fn action(&mut self, raw: &mut Raw, place: Range<usize>, of: &Of<'_>) -> Action {

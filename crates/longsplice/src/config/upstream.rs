@@ -114,9 +114,7 @@ impl Raw {
             servers: targets.collect(),
         }
     }
-}
 
-impl Raw {
     /// Returns the keys that choose a server by what a request says, each with its position.
     pub(super) fn by_request(&self) -> Vec<(&'static str, Range<usize>)> {
         let is_of_request =
