@@ -76,45 +76,67 @@ async fn status(State(admin): State<Arc<Admin>>) -> Response {
     read(&admin, Admin::status).await
 }
 
-async fn splice(State(admin): State<Arc<Admin>>, Path(id): Path<String>) -> Response {
-    let Ok(id) = id.parse::<FlowId>() else {
-        return error(StatusCode::BAD_REQUEST, "a flow's id is a number");
-    };
-    match admin.shared.splicer.request_splice(id).await {
-        Ok(()) => Json(serde_json::json!({ "id": id })).into_response(),
-        Err(e @ RequestError::NoSuchFlow(_)) => error(StatusCode::NOT_FOUND, &e.to_string()),
-        Err(e) => error(StatusCode::CONFLICT, &e.to_string()),
+/// Refusal of a command to a flow.
+struct Refused(StatusCode, String);
+
+impl From<RequestError> for Refused {
+    fn from(error: RequestError) -> Refused {
+        let status = match error {
+            RequestError::NoSuchFlow(_) => StatusCode::NOT_FOUND,
+            _ => StatusCode::CONFLICT,
+        };
+        Refused(status, error.to_string())
     }
 }
 
-async fn unsplice(State(admin): State<Arc<Admin>>, Path(id): Path<String>) -> Response {
-    let Ok(id) = id.parse::<FlowId>() else {
-        return error(StatusCode::BAD_REQUEST, "a flow's id is a number");
-    };
+impl IntoResponse for Refused {
+    fn into_response(self) -> Response {
+        error(self.0, &self.1)
+    }
+}
+
+fn flow_id(id: &str) -> Result<FlowId, Refused> {
+    id.parse()
+        .map_err(|_| Refused(StatusCode::BAD_REQUEST, "a flow's id is a number".to_owned()))
+}
+
+/// Answers that a command to a flow was carried out.
+fn done(id: FlowId) -> Json<serde_json::Value> {
+    Json(serde_json::json!({ "id": id }))
+}
+
+async fn splice(
+    State(admin): State<Arc<Admin>>,
+    Path(id): Path<String>,
+) -> Result<impl IntoResponse, Refused> {
+    let id = flow_id(&id)?;
+    admin.shared.splicer.request_splice(id).await?;
+    Ok(done(id))
+}
+
+async fn unsplice(
+    State(admin): State<Arc<Admin>>,
+    Path(id): Path<String>,
+) -> Result<impl IntoResponse, Refused> {
+    let id = flow_id(&id)?;
     // Refuse during a shutdown, also if it begins while the flow is looked for: relayed connections are about to be reset,
     // while spliced ones live on.
     let unspliced = tokio::select! {
         biased;
         () = admin.stopping.cancelled() => {
             let message = format!("flow {id} stays as it is: the daemon is shutting down");
-            return error(StatusCode::CONFLICT, &message);
+            return Err(Refused(StatusCode::CONFLICT, message));
         }
-        unspliced = admin.shared.splicer.request_unsplice(id) => unspliced,
+        unspliced = admin.shared.splicer.request_unsplice(id) => unspliced?,
     };
-    match unspliced {
-        Ok(None) => {}
-        // The flow has no handler: forward it from here.
-        Ok(Some(returned)) => {
-            if let Some(accelerator) = admin.accelerator.as_ref().filter(|_| is_transparent(&returned)) {
-                accelerator.resume(returned, AgainReason::Command);
-                return Json(serde_json::json!({ "id": id })).into_response();
-            }
-            spawn_reclaimed(returned, &admin.shared, &admin.config_status.listeners());
+    // A flow without a handler is forwarded from here.
+    if let Some(returned) = unspliced {
+        match admin.accelerator.as_ref().filter(|_| is_transparent(&returned)) {
+            Some(accelerator) => accelerator.resume(returned, AgainReason::Command),
+            None => spawn_reclaimed(returned, &admin.shared, &admin.config_status.listeners()),
         }
-        Err(e @ RequestError::NoSuchFlow(_)) => return error(StatusCode::NOT_FOUND, &e.to_string()),
-        Err(e) => return error(StatusCode::CONFLICT, &e.to_string()),
     }
-    Json(serde_json::json!({ "id": id })).into_response()
+    Ok(done(id))
 }
 
 /// Returns whether both ends see each other's address, as in a connection that was taken over.
@@ -124,19 +146,13 @@ fn is_transparent(returned: &Returned) -> bool {
     client.is_some() && client == server.map(|(peer, local)| (local, peer))
 }
 
-async fn kill(State(admin): State<Arc<Admin>>, Path(id): Path<String>) -> Response {
-    let Ok(id) = id.parse::<FlowId>() else {
-        return error(StatusCode::BAD_REQUEST, "a flow's id is a number");
-    };
+async fn kill(State(admin): State<Arc<Admin>>, Path(id): Path<String>) -> Result<impl IntoResponse, Refused> {
+    let id = flow_id(&id)?;
     // Let the connection's handler end it; end it here if it has none.
     if !admin.shared.tracker.end(id, End::Admin) {
-        match admin.shared.splicer.request_end(id).await {
-            Ok(()) => {}
-            Err(e @ RequestError::NoSuchFlow(_)) => return error(StatusCode::NOT_FOUND, &e.to_string()),
-            Err(e) => return error(StatusCode::CONFLICT, &e.to_string()),
-        }
+        admin.shared.splicer.request_end(id).await?;
     }
-    Json(serde_json::json!({ "id": id })).into_response()
+    Ok(done(id))
 }
 
 async fn reload(State(admin): State<Arc<Admin>>) -> Response {
