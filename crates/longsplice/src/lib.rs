@@ -22,6 +22,7 @@ mod listener;
 mod logging;
 mod memory;
 mod metrics;
+mod mountinfo;
 mod notify;
 mod proxy_header;
 mod rate_limiter;

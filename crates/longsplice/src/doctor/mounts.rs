@@ -3,6 +3,7 @@
 use std::io;
 
 use super::{BPFFS, Env, Finding, privileges};
+use crate::mountinfo::mounts;
 
 /// Remedy where the directory is another user's: capabilities do not open it.
 const AS_ROOT: &str =
@@ -11,19 +12,9 @@ const AS_ROOT: &str =
 /// Returns the device number and the type of the file system at `BPFFS`, as a process sees it.
 fn mounted(env: &dyn Env, process: &str) -> Option<(String, String)> {
     let mountinfo = env.read(&format!("/proc/{process}/mountinfo")).ok()?;
-    let mount = |line: &str| {
-        let (left, right) = line.split_once(" - ")?;
-        let mut left = left.split(' ').skip(2);
-        let (device, point) = (left.next()?, left.nth(1)?);
-        (point == BPFFS).then(|| {
-            (
-                device.to_owned(),
-                right.split(' ').next().unwrap_or_default().to_owned(),
-            )
-        })
-    };
     // The last mount covers the others.
-    mountinfo.lines().filter_map(mount).next_back()
+    let mount = mounts(&mountinfo).rfind(|mount| mount.point == BPFFS)?;
+    Some((mount.device.to_owned(), mount.kind.to_owned()))
 }
 
 pub(super) fn bpffs(env: &dyn Env) -> Vec<Finding> {

@@ -8,6 +8,8 @@ use std::{
     str,
 };
 
+use crate::mountinfo::mounts;
+
 /// A limit and the memory in use under it, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Reading {
@@ -122,16 +124,9 @@ impl Groups {
 }
 
 /// Finds the root and the mount point of a file system of this type, whose own options meet a condition.
-fn mounted(mounts: &str, kind: &str, options: impl Fn(&str) -> bool) -> Option<(PathBuf, PathBuf)> {
-    mounts.lines().find_map(|line| {
-        // Format: ID PARENT DEVICE ROOT POINT OPTIONS [FIELDS] - TYPE SOURCE OPTIONS (proc_pid_mountinfo(5)).
-        let (left, right) = line.split_once(" - ")?;
-        let mut right = right.split(' ');
-        let (is_kind, own) = (right.next()? == kind, right.nth(1).unwrap_or_default());
-        let mut left = left.split(' ').skip(3);
-        let (root, point) = (left.next()?, left.next()?);
-        (is_kind && options(own)).then(|| (root.into(), point.into()))
-    })
+fn mounted(mountinfo: &str, kind: &str, options: impl Fn(&str) -> bool) -> Option<(PathBuf, PathBuf)> {
+    let mount = mounts(mountinfo).find(|mount| mount.kind == kind && options(mount.options))?;
+    Some((mount.root.into(), mount.point.into()))
 }
 
 /// Reads a number of bytes; "max" means no limit.
