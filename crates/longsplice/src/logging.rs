@@ -11,7 +11,12 @@ use std::{
 };
 
 use rustix::fs::fstat;
-use tracing_subscriber::{EnvFilter, fmt};
+use tracing_subscriber::{
+    EnvFilter, Layer, Registry, fmt,
+    layer::{Layered, SubscriberExt},
+    reload,
+    util::SubscriberInitExt,
+};
 
 use limit::Limited;
 pub(crate) use limit::{PERIOD, limit, tell_suppressed};
@@ -22,8 +27,11 @@ use crate::config::{LogConfig, LogFormat, LogLevel};
 /// Environment variable that overrides the level, also for single modules.
 pub(crate) const ENV: &str = "LONGSPLICE_LOG";
 
-/// Changes the filter of the running log.
-static SET_FILTER: OnceLock<Box<dyn Fn(EnvFilter) + Send + Sync>> = OnceLock::new();
+/// Formats lines, and writes them.
+type Lines = Box<dyn Layer<Registry> + Send + Sync>;
+
+/// Filter of the running log, unless the environment fixes it.
+static FILTER: OnceLock<reload::Handle<EnvFilter, Layered<Lines, Registry>>> = OnceLock::new();
 
 /// Form of the running log.
 static FORM: OnceLock<LogFormat> = OnceLock::new();
@@ -46,40 +54,26 @@ pub(crate) fn start(config: LogConfig) {
     let given = from_env.is_some();
     let filter = from_env.unwrap_or_else(|| EnvFilter::new(level(config.level)));
     // An internal error of the formatter would be printed to standard error, with a panic if that takes nothing.
-    let builder = fmt()
-        .with_env_filter(filter)
+    let lines = fmt::layer()
+        .with_target(false)
         .with_writer(|| StandardError)
         .log_internal_errors(false);
-    // The journal adds its own time.
-    let in_journal = env::var("JOURNAL_STREAM").is_ok_and(|stream| is_stream(io::stderr(), &stream));
-    match config.format {
-        LogFormat::Json => {
-            let builder = builder.json().flatten_event(true).with_target(false);
-            let builder = builder.map_event_format(Limited).with_filter_reloading();
-            let handle = builder.reload_handle();
-            begin(builder.try_init().is_ok() && !given, move |f| {
-                handle.reload(f).is_ok()
-            });
-        }
+    let lines: Lines = match config.format {
+        LogFormat::Json => lines.json().flatten_event(true).map_event_format(Limited).boxed(),
         LogFormat::Text => {
-            let builder = builder.with_target(false).with_ansi(io::stderr().is_terminal());
-            if in_journal {
-                let builder = builder
-                    .without_time()
-                    .map_event_format(Limited)
-                    .with_filter_reloading();
-                let handle = builder.reload_handle();
-                begin(builder.try_init().is_ok() && !given, move |f| {
-                    handle.reload(f).is_ok()
-                });
-            } else {
-                let builder = builder.map_event_format(Limited).with_filter_reloading();
-                let handle = builder.reload_handle();
-                begin(builder.try_init().is_ok() && !given, move |f| {
-                    handle.reload(f).is_ok()
-                });
+            let lines = lines.with_ansi(io::stderr().is_terminal());
+            // The journal adds its own time.
+            match env::var("JOURNAL_STREAM").is_ok_and(|stream| is_stream(io::stderr(), &stream)) {
+                true => lines.without_time().map_event_format(Limited).boxed(),
+                false => lines.map_event_format(Limited).boxed(),
             }
         }
+    };
+    let (filter, handle) = reload::Layer::new(filter);
+    let started = tracing_subscriber::registry().with(lines).with(filter).try_init();
+    // A second start is refused; the settings of the first remain.
+    if started.is_ok() && !given {
+        let _ = FILTER.set(handle);
     }
     if let Some((text, error)) = wrong {
         tracing::warn!(
@@ -96,23 +90,13 @@ fn is_stream(file: impl AsFd, named: &str) -> bool {
     fstat(file).is_ok_and(|stat| format!("{}:{}", stat.st_dev, stat.st_ino) == named)
 }
 
-/// Stores the function that changes the filter, unless the filter is fixed. (A second start is refused; the settings of
-/// the first remain.)
-fn begin(changes: bool, set: impl Fn(EnvFilter) -> bool + Send + Sync + 'static) {
-    if changes {
-        let _ = SET_FILTER.set(Box::new(move |filter| {
-            if !set(filter) {
-                tracing::warn!("the level of the log stays as it is");
-            }
-        }));
-    }
-}
-
 /// Applies the level, unless the environment sets it, and the limit of lines of a kind.
 pub(crate) fn set(to: LogConfig) {
     limit().set(to.lines_per_second);
-    if let Some(set) = SET_FILTER.get() {
-        set(EnvFilter::new(level(to.level)));
+    if let Some(filter) = FILTER.get()
+        && filter.reload(EnvFilter::new(level(to.level))).is_err()
+    {
+        tracing::warn!("the level of the log stays as it is");
     }
 }
 
