@@ -93,7 +93,9 @@ impl Accelerator {
         let may_be_early = step.answer.is_none() && self.early.connecting() < self.most_unconfirmed();
         match is_early && may_be_early && self.early.admits() {
             true => {
-                self.take_room(step);
+                if self.holds_at(step) >= self.config.max_connections as usize {
+                    self.make_room(self.class_of(step));
+                }
                 Admission::AnswerEarly
             }
             false => Admission::TakeOver,
@@ -112,13 +114,6 @@ impl Accelerator {
                     None => self.can_make_room(self.class_of(step)),
                     Some(_) => self.make_room(self.class_of(step)),
                 }
-    }
-
-    /// Makes room for a connection whose client is answered now, if there is none.
-    fn take_room(self: &Arc<Self>, step: &Step) {
-        if self.holds_at(step) >= self.config.max_connections as usize {
-            self.make_room(self.class_of(step));
-        }
     }
 
     /// Returns the number of connections that have sockets here, as a handshake comes to this step.

@@ -41,7 +41,7 @@ const LOOK: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub(super) struct EarlyAnswers {
     /// Number of clients that have not acknowledged the answer, once the daemon shuts down; `None` before.
-    unheard: Mutex<Option<usize>>,
+    pub(super) unheard: Mutex<Option<usize>>,
     /// Permits for clients whose server has not answered yet.
     permits: Semaphore,
     way: Mutex<Way>,
@@ -101,11 +101,6 @@ impl EarlyAnswers {
     /// Notes that the answer of a server has come to this node.
     pub(super) fn prove(&self) {
         self.way.lock().prove(Instant::now());
-    }
-
-    /// Notes how many clients have not acknowledged the answer, of a daemon that shuts down.
-    pub(super) fn note_unheard(&self, clients: usize) {
-        *self.unheard.lock() = Some(clients);
     }
 
     /// Returns the number of clients whose server has not answered yet.

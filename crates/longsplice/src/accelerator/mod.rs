@@ -159,7 +159,7 @@ impl Accelerator {
             self.unconfirmed
                 .store(handshakes.unconfirmed(), Ordering::Relaxed);
             if self.closing.load(Ordering::Relaxed) {
-                self.early.note_unheard(handshakes.unheard_early());
+                *self.early.unheard.lock() = Some(handshakes.unheard_early());
             }
         }
     }

@@ -227,7 +227,7 @@ pub(super) fn settle(file: File, source: &Source<'_>) -> Result<Config, Vec<Diag
     s.loops(&listeners, &targets);
     let taken: Vec<_> = listeners.iter().flat_map(|l| l.listen.iter().copied()).collect();
     let access_log_path = file.access_log.as_ref().map(|log| {
-        let place = log.get_ref().path_place();
+        let place = log.get_ref().path.span();
         source.at(place, "cannot open the access log", None)
     });
     let operations = s.operations(file.metrics, file.access_log, &taken);

@@ -3,7 +3,6 @@
 use std::{
     fmt,
     net::SocketAddr,
-    ops::Range,
     path::{Path, PathBuf},
     str::FromStr,
     time::Duration,
@@ -124,16 +123,9 @@ pub(super) struct RawMetrics {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawAccessLog {
-    path: Spanned<String>,
+    pub(super) path: Spanned<String>,
     format: Option<AccessLogFormat>,
     flow_interval: Option<Spanned<Period>>,
-}
-
-impl RawAccessLog {
-    /// Returns the position of the path.
-    pub(super) fn path_place(&self) -> Range<usize> {
-        self.path.span()
-    }
 }
 
 impl Settler<'_> {

@@ -49,7 +49,8 @@ fn is_read_alike(a: &ListenerConfig, b: &ListenerConfig) -> bool {
 
 /// Returns whether a part of the decision is gone, or decides differently.
 fn has_changed(decided: &Decided, next: &Settings) -> bool {
-    if !decides_alike(&decided.listener, &next.listener) {
+    let (before, after) = (&decided.listener, &next.listener);
+    if !carries_alike(before, after) || before.upstream != after.upstream {
         return true;
     }
     let destination = match decided.route() {
@@ -58,11 +59,6 @@ fn has_changed(decided: &Decided, next: &Settings) -> bool {
         None => next.destination(None),
     };
     !arrives(decided, destination)
-}
-
-/// Returns whether two versions of a listener treat a connection alike before its routes are asked.
-fn decides_alike(a: &ListenerConfig, b: &ListenerConfig) -> bool {
-    carries_alike(a, b) && a.upstream == b.upstream
 }
 
 /// Returns whether this destination includes the server that was decided on.

@@ -42,7 +42,7 @@ pub(crate) struct Tenure {
     /// `None` if the server belongs to no upstream.
     state: Option<Arc<UpstreamState>>,
     /// Owner for whom the connection may be kept when it is idle; `None` if it is not kept.
-    next: Option<Owner>,
+    pub(super) keep_for: Option<Owner>,
     /// True if its connection has served a request before.
     reused: bool,
     sticky: bool,
@@ -71,7 +71,7 @@ impl Site {
         Tenure {
             server,
             state: Some(state),
-            next: None,
+            keep_for: None,
             reused: false,
             sticky: self.sticky,
             client: self.client,
@@ -108,7 +108,7 @@ impl Tenure {
             server,
             sticky: state.config().sticky.is_some(),
             state: Some(Arc::clone(state)),
-            next: None,
+            keep_for: None,
             reused: false,
             client: Some(one_client(client)),
         }
@@ -121,7 +121,7 @@ impl Tenure {
         Tenure {
             server: Arc::new(Server::new(&config, &name, name.clone(), address, None)),
             state: None,
-            next: None,
+            keep_for: None,
             reused: false,
             sticky: false,
             client: None,
@@ -130,16 +130,6 @@ impl Tenure {
 
     pub(crate) fn server(&self) -> &Arc<Server> {
         &self.server
-    }
-
-    /// Allows the idle connection to be kept for this owner.
-    pub(super) fn keep_for(&mut self, owner: Owner) {
-        self.next = Some(owner);
-    }
-
-    /// Returns the owner for whom the idle connection may be kept; `None` if it is not kept.
-    pub(super) fn kept_for(&self) -> Option<Owner> {
-        self.next
     }
 
     /// Counts a request over its connection, which has served one before.
@@ -194,7 +184,7 @@ impl Tenure {
     /// instead ([`longsplice_engine::Returned::set_reset_on_close`]). A connection with a `tie` to its last client
     /// stands aside until the tie is gone.
     pub(crate) fn give_back(self, stream: TcpStream, tie: Option<Tie>) {
-        if let (Some(state), Some(owner)) = (&self.state, self.next) {
+        if let (Some(state), Some(owner)) = (&self.state, self.keep_for) {
             // Store it before the permit is released: the client that waits for the permit then finds the connection.
             let settles = tie.map(|tie| Settles::when(move || tie.is_gone()));
             state.keep(&self.server, stream, owner, settles);

@@ -13,7 +13,7 @@ impl Owned {
     /// Notes the server of a permit, if its idle connection is kept for one client alone. Has no more entries than there
     /// are servers.
     pub(crate) fn note(&mut self, tenure: &Tenure) {
-        let Some(owner @ Some(_)) = tenure.kept_for() else {
+        let Some(owner @ Some(_)) = tenure.keep_for else {
             return;
         };
         let server = Arc::downgrade(tenure.server());

@@ -172,7 +172,7 @@ impl<'a> Search<'a> {
         // Keep a connection only if its source is the forwarder's address; one from a client's address serves that
         // client alone.
         if ask.source == SourceAddress::Forwarder {
-            permit.keep_for(owner);
+            permit.keep_for = Some(owner);
             let idle = || server.idle.take(owner, config.idle_timeout);
             if let Some(stream) = ask.reuse.then(idle).flatten() {
                 permit.use_again();

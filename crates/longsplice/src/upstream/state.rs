@@ -124,7 +124,8 @@ impl UpstreamState {
                         let state = Arc::downgrade(self);
                         discovery::watch(&entry, &self.names, &self.name, move || {
                             if let Some(state) = state.upgrade() {
-                                state.relocate();
+                                state.rebuild(&mut state.inner.lock());
+                                state.located.send_replace(());
                             }
                         })
                     });
@@ -148,12 +149,6 @@ impl UpstreamState {
         let mut inner = self.inner.lock();
         inner.lookups.iter_mut().for_each(|(_, task)| *task = None);
         inner.backends.members.iter().for_each(|m| m.server.idle.clear());
-    }
-
-    /// Applies new addresses of an entry.
-    fn relocate(self: &Arc<Self>) {
-        self.rebuild(&mut self.inner.lock());
-        self.located.send_replace(());
     }
 
     /// Returns what changes when a name of its servers has other addresses.
