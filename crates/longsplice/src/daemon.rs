@@ -107,12 +107,12 @@ pub(crate) async fn run(config: Config, load: Option<Load>, replace: bool) -> Re
     };
     let mut in_force = match start {
         Ok(Some(in_force)) => in_force,
-        vain => {
+        ended => {
             // Shut the splicer down instead of dropping it: it may have adopted a predecessor's flows. Keep them for a
             // start that succeeds: this process has not served.
             splicer.shutdown(Shutdown::KeepSpliced, Duration::ZERO).await;
             tracing::info!("ended before it served");
-            return vain.map(|_| Outcome::Clean).map_err(StartError::from);
+            return ended.map(|_| Outcome::Clean).map_err(StartError::from);
         }
     };
     tokio::spawn(tend_memory(

@@ -29,7 +29,7 @@ Try it:  longsplice forward --listen 0.0.0.0:8080 --to 127.0.0.1:8000
 Examine this machine:  longsplice doctor"
 )]
 pub(super) struct Cli {
-    /// What to do.
+    /// Command to run.
     #[command(subcommand)]
     pub command: Command,
     /// Options of every command.
@@ -102,7 +102,7 @@ Exit code 1 if nothing was changed; the reason is told.")]
 Example: longsplice rules load /etc/longsplice-rules.toml
          longsplice rules list --json | jq '.rules[] | select(.packets > 0)'")]
     Rules {
-        /// What to do with them.
+        /// Command to run on them.
         #[command(subcommand)]
         what: Rules,
     },
@@ -111,7 +111,7 @@ Example: longsplice rules load /etc/longsplice-rules.toml
         after_help = "Example: longsplice servers --json | jq '.[].servers[] | select(.state != \"up\")'"
     )]
     Servers {
-        /// What to do with one of them; without a command they are listed.
+        /// Command to run on one of them; without one they are listed.
         #[command(subcommand)]
         what: Option<Servers>,
         /// How to list them.

@@ -143,7 +143,7 @@ impl Session<'_> {
             ..Hello::told(self.hello.as_ref(), Facts::of_request(self.peer.ip(), &head))
         };
         let (taken, destination) = settings.decide(&facts);
-        let goal = match destination {
+        let target = match destination {
             Destination::Upstream(upstream) => Ok(target(&head, upstream)),
             Destination::Original => Ok(Target::Original),
             Destination::Status(status) => Err(OwnAnswer::configured(status)),
@@ -164,9 +164,9 @@ impl Session<'_> {
                 .flatten(),
         };
         let request = self.request(&head, length, client.buffer.len());
-        let decision = match (goal, ends_here(&head)) {
+        let decision = match (target, ends_here(&head)) {
             (Ok(_), Some(status)) => Decision::Answer(request, OwnAnswer::last_hop(status)),
-            (Ok(goal), None) => Decision::Forward(request, goal, Box::new(decided())),
+            (Ok(target), None) => Decision::Forward(request, target, Box::new(decided())),
             (Err(answer), _) => Decision::Answer(request, answer),
         };
         self.note(|told| told.routed(route));

@@ -8,11 +8,11 @@ use crate::config::{ListenerConfig, OnReload};
 /// State of a decision that was just made known.
 #[derive(Debug)]
 pub(crate) enum Standing {
-    /// It holds.
+    /// The decision holds.
     Holds,
     /// Newer settings decide instead.
     Superseded(Arc<Settings>),
-    /// It is void, and its connection ends.
+    /// The decision is void, and its connection ends.
     Void,
 }
 

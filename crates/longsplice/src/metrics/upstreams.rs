@@ -15,15 +15,19 @@ pub(super) fn write(out: &mut Out<'_>, upstreams: &[UpstreamStatus]) -> fmt::Res
             .map(move |u| ([("upstream", u.name.as_str())], value(u)))
     };
     let queued = each(|u| u.queued).map(|(labels, n)| (labels, n as f64));
-    out.gauge("upstream_queued", "Who waits for a place at a server", queued)?;
+    out.gauge(
+        "upstream_queued",
+        "Connections and requests that wait for a place at a server",
+        queued,
+    )?;
     out.counter(
         "upstream_queue_timeouts",
-        "Who waited in vain",
+        "Connections and requests whose wait ended without a place",
         each(|u| u.queue_timeouts_total),
     )?;
     out.counter(
         "upstream_queue_overflows",
-        "Who found the queue full",
+        "Connections and requests refused because the queue was full",
         each(|u| u.queue_overflows_total),
     )?;
     let unresolved = each(|u| u.unresolved.len() as u64).map(|(labels, n)| (labels, n as f64));

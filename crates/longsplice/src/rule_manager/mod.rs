@@ -91,15 +91,15 @@ impl RuleManager {
             earlier: Vec::new(),
             is_shared,
         };
-        let book = RuleManager {
+        let manager = RuleManager {
             instance: config.instance.to_string(),
             splicer: splicer.clone(),
             accelerates,
             state: Mutex::new(state),
         };
-        book.change(config, Vec::new()).await?;
+        manager.change(config, Vec::new()).await?;
         splicer.lift_predecessors_rules().await;
-        Ok(book)
+        Ok(manager)
     }
 
     /// Sets the rules and routes of the next configuration. Connections of the listeners that it retires are followed as long

@@ -114,7 +114,7 @@ impl Keyring {
     }
 }
 
-/// Loads a certificate and its key, and warns if everybody may read the key.
+/// Loads a certificate and its key, and warns if every user of this machine may read the key.
 fn load(
     listener: &str,
     files: &CertificateFiles,
@@ -124,7 +124,7 @@ fn load(
     if loaded.exposed {
         tracing::warn!(
             listener, key = %files.key.display(),
-            "everybody on this machine may read the private key: chmod o-r"
+            "every user of this machine may read the private key: chmod o-r"
         );
     }
     Ok(loaded)
