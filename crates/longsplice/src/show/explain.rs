@@ -30,7 +30,6 @@ pub(crate) struct Explained {
 
 /// Properties of a request that a listener knows.
 #[derive(Debug, Serialize)]
-#[allow(missing_docs, reason = "each is that of Facts")]
 pub(crate) struct Seen {
     pub client: std::net::IpAddr,
     pub method: Option<String>,
