@@ -1,6 +1,6 @@
 //! Reads conditions on header fields and cookies: a table, or a list of tables.
 
-use std::{fmt, marker::PhantomData};
+use std::fmt;
 
 use longsplice_core::route::{Condition, Pattern, Text, Token, Want};
 use serde::{
@@ -17,12 +17,9 @@ use crate::config::{
     settler::Settler,
 };
 
-/// One table, or several, all of which must be true. (An untagged enum would lose their positions.)
+/// One table, or several, all of which must be true.
 #[derive(Debug)]
-pub(super) enum Raw {
-    One(Test),
-    Many(Vec<Spanned<Test>>),
-}
+pub(super) struct Raw(OneOrMany<Test>);
 
 /// Test of a field.
 #[derive(Debug, Deserialize)]
@@ -37,20 +34,20 @@ pub(super) struct Test {
 
 impl<'de> Deserialize<'de> for Raw {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        struct Either(PhantomData<Test>);
+        struct Either;
         impl<'de> de::Visitor<'de> for Either {
             type Value = Raw;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a table such as { name = \"x-tenant\", value = \"a\" }, or a list of them")
             }
             fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<Raw, A::Error> {
-                Test::deserialize(MapAccessDeserializer::new(map)).map(Raw::One)
+                Test::deserialize(MapAccessDeserializer::new(map)).map(|test| Raw(OneOrMany::One(test)))
             }
             fn visit_seq<A: de::SeqAccess<'de>>(self, seq: A) -> Result<Raw, A::Error> {
-                Vec::deserialize(SeqAccessDeserializer::new(seq)).map(Raw::Many)
+                Vec::deserialize(SeqAccessDeserializer::new(seq)).map(|tests| Raw(OneOrMany::Many(tests)))
             }
         }
-        d.deserialize_any(Either(PhantomData))
+        d.deserialize_any(Either)
     }
 }
 
@@ -77,10 +74,7 @@ impl Settler<'_> {
     ) -> Vec<Spanned<Condition>> {
         let Some(given) = given else { return Vec::new() };
         let place = given.span();
-        let tests = match given.into_inner() {
-            Raw::One(test) => vec![Spanned::new(place.clone(), test)],
-            Raw::Many(tests) => tests,
-        };
+        let tests = flatten(Spanned::new(place.clone(), given.into_inner().0));
         if tests.is_empty() {
             self.complain(place, "the list is empty", "leave the key out, or add a table");
         }
