@@ -248,10 +248,7 @@ impl Daemon {
         self.ask("GET", "/flows")
     }
 
-    /// Has a connection spliced (`splice`) or brought back (`unsplice`).
-    ///
-    /// # Errors
-    /// Fails if the daemon cannot do that now.
+    /// Has a connection spliced (`splice`) or brought back (`unsplice`). Fails if the daemon cannot do that now.
     pub(crate) fn order(&self, id: FlowId, what: &str) -> Result<()> {
         self.request("POST", &format!("/flows/{id}/{what}")).map(drop)
     }

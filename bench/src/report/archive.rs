@@ -26,10 +26,7 @@ pub(crate) struct Filed {
 }
 
 impl Archive {
-    /// Reads the runs of a directory.
-    ///
-    /// # Errors
-    /// Fails when a file there is no run, or a shortened one.
+    /// Reads the runs of a directory. Fails if a file there is no run, or a shortened one.
     pub(crate) fn read(dir: &Path) -> Result<Self> {
         let mut runs = Vec::new();
         for entry in fs::read_dir(dir).with_context(|| format!("list {}", dir.display()))? {

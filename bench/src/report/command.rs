@@ -19,10 +19,8 @@ const END: &str = "<!-- end of what `bench report` makes -->\n";
 /// Most lines of a difference that are shown.
 const SHOWN: usize = 20;
 
-/// Writes all generated files below `root`; only compares them if `check` is set.
-///
-/// # Errors
-/// Fails when a run cannot be read, a figure has no sample, or a compared file differs.
+/// Writes all generated files below `root`; only compares them if `check` is set. Fails if a run cannot be read, a
+/// figure has no sample, or a compared file differs.
 pub(crate) fn report(root: &Path, check: bool, report: &Report<'_>) -> Result<()> {
     let archive = Archive::read(&root.join(RUNS))?;
     let read = |path: &str| fs::read_to_string(root.join(path)).with_context(|| format!("read {path}"));

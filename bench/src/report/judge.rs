@@ -31,10 +31,7 @@ pub(crate) struct Case {
 }
 
 impl Judged {
-    /// Judges a comparison by the series of its experiment.
-    ///
-    /// # Errors
-    /// Fails when a series is missing, or has no sample.
+    /// Judges a comparison by the series of its experiment. Fails if a series is missing, or has no sample.
     pub(crate) fn new(comparison: &Comparison, results: &Results) -> Result<Self> {
         let only = [String::new()];
         let names = match &comparison.cases[..] {

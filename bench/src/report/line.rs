@@ -12,10 +12,7 @@ pub(crate) const HEAD: &str =
 /// Largest number of rounds that are written out.
 const MOST_ROUNDS: usize = 9;
 
-/// Formats one finding as a line of a table.
-///
-/// # Errors
-/// Fails when it has no samples.
+/// Formats one finding as a line of a table. Fails if it has no samples.
 pub(crate) fn line(finding: &Finding, results: &Results) -> Result<String> {
     let (row, measure) = (finding.row, &finding.measure);
     let comparison = match &finding.outcome {

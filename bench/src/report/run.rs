@@ -37,10 +37,7 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// Reads a run.
-    ///
-    /// # Errors
-    /// Fails when the file cannot be read, or has another form.
+    /// Reads a run. Fails if the file has another form.
     pub(crate) fn read(file: &Path) -> Result<Self> {
         let text = fs::read_to_string(file).with_context(|| format!("read {}", file.display()))?;
         let run: Run =
@@ -130,10 +127,7 @@ impl Book {
         })
     }
 
-    /// Returns the path of a picture of this run.
-    ///
-    /// # Errors
-    /// Fails when the directory cannot be made.
+    /// Returns the path of a picture of this run. Makes its directory.
     pub(crate) fn picture(&self, name: &str) -> Result<PathBuf> {
         fs::create_dir_all(&self.figures).with_context(|| format!("make {}", self.figures.display()))?;
         let stem = self.file.file_stem().context("a run has a name")?;

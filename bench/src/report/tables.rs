@@ -12,10 +12,7 @@ use crate::row::{Row, Table};
 const PAGE_HEAD: &str =
     "| # | measure | must | aim | here | rounds | verdict | run |\n|--:|---|---|---|---|---|---|---|\n";
 /// Formats the findings of a table of rows, each from the newest run that has it. `rows` are all rows there are, with
-/// titles.
-///
-/// # Errors
-/// Fails when a finding has no samples.
+/// titles. Fails if a finding has no samples.
 pub(crate) fn targets(archive: &Archive, table: Table, rows: &[(Row, &str)]) -> Result<String> {
     let mut out = PAGE_HEAD.to_owned();
     for (row, title) in rows.iter().filter(|(row, _)| row.table == table) {
@@ -35,10 +32,7 @@ pub(crate) fn targets(archive: &Archive, table: Table, rows: &[(Row, &str)]) -> 
 }
 
 /// Formats figures of all contenders in the newest run of a row: a line for each contender; a column for each figure,
-/// or each case of one.
-///
-/// # Errors
-/// Fails when the run has no such figure.
+/// or each case of one. Fails if the run has no such figure.
 pub(crate) fn contenders(archive: &Archive, row: Row, figures: &[&str]) -> Result<String> {
     let Some((filed, results)) = archive.measured(row) else {
         return Ok(format!("Row {row} was not run."));

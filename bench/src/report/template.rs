@@ -39,10 +39,7 @@ pub(crate) struct Part {
     pub(crate) make: fn(&Results) -> Result<String>,
 }
 
-/// Fills all places of `template`.
-///
-/// # Errors
-/// Fails when a place is unknown, or names a figure of which the row's run has no sample.
+/// Fills all places of `template`. Fails if a place is unknown, or names a figure of which the row's run has no sample.
 pub(crate) fn fill(template: &str, archive: &Archive, report: &Report<'_>) -> Result<String> {
     let mut out = String::new();
     let mut rest = template;

@@ -96,10 +96,7 @@ fn known_row(text: &str) -> Result<Row, String> {
     }
 }
 
-/// Says why a measurement does not count, and adds it to those `discarded`.
-///
-/// # Errors
-/// Fails where there are too many of them.
+/// Says why a measurement does not count, and adds it to those `discarded`. Fails if there are too many of them.
 fn discard(verdict: &Verdict, discarded: &mut usize) -> Result<()> {
     eprintln!("   {verdict}");
     *discarded += 1;
@@ -132,10 +129,8 @@ impl Scope<'_> {
         }
     }
 
-    /// Returns whether a measurement over emulated links counts; a shortened one does. Else it is to be repeated.
-    ///
-    /// # Errors
-    /// Fails where too many did not count.
+    /// Returns whether a measurement over emulated links counts; a shortened one does. Else it is to be repeated. Fails
+    /// if too many did not count.
     fn counts(&self, verdict: &Verdict, discarded: &mut usize) -> Result<bool> {
         if verdict.counts() {
             return Ok(true);

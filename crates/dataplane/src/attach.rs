@@ -85,10 +85,7 @@ impl Programs {
 }
 
 /// Returns true if the pinned programs of an interface still stand at its hooks, by links or as filters. Another tool may
-/// have removed the qdisc, or detached a link by force.
-///
-/// # Errors
-/// Returns those of the system: a pin or the interface may be gone.
+/// have removed the qdisc, or detached a link by force. Fails if a pin or the interface is gone.
 pub(crate) fn are_attached(pins: &Pins, ifindex: u32) -> io::Result<bool> {
     for hook in HOOKS {
         let pin = pins.link(ifindex, hook.0);
@@ -132,10 +129,7 @@ impl Attached {
         Ok(attached)
     }
 
-    /// Returns true if the program still stands at the hook ([`are_attached`]).
-    ///
-    /// # Errors
-    /// Returns those of the system: the interface may be gone.
+    /// Returns true if the program still stands at the hook ([`are_attached`]). Fails if the interface is gone.
     pub(crate) fn is_there(&self) -> io::Result<bool> {
         let program = self.program.as_fd();
         match self.link {

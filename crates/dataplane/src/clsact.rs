@@ -51,10 +51,7 @@ impl Filter {
         hook.attach().map(drop)
     }
 
-    /// Returns true if the filter is there, with this program.
-    ///
-    /// # Errors
-    /// Returns those of the kernel: the interface may be gone.
+    /// Returns true if the filter is there, with this program. Fails if the interface is gone.
     pub(crate) fn has(&self, program: BorrowedFd<'_>) -> io::Result<bool> {
         match self.hook(program).query() {
             Ok(id) => Ok(id == order::number(program)?),

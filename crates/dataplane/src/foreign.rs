@@ -59,10 +59,7 @@ pub(crate) enum Element {
 }
 
 impl Foreign {
-    /// Opens the table. `ours` is our own map `flows`.
-    ///
-    /// # Errors
-    /// Returns an error if its layout cannot be read.
+    /// Opens the table. `ours` is our own map `flows`. Fails if its layout cannot be read.
     pub(crate) fn open(pins: &Pins, ours: &MapHandle) -> Result<Foreign, Error> {
         let (flows, slots) = (pins.open_map("flows")?, pins.open_map("slots")?);
         let (flow_layout, slot_layout) = (Layout::of_values(&flows)?, Layout::of_values(&slots)?);
@@ -89,9 +86,6 @@ impl Foreign {
     }
 
     /// Returns the legs of all its flows.
-    ///
-    /// # Errors
-    /// Returns an error of the system.
     pub(crate) fn legs(&self) -> Result<HashSet<Leg>, Error> {
         let mut legs = HashSet::new();
         let unused = vec![0; self.flows.value_size() as usize];

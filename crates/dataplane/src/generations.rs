@@ -38,10 +38,8 @@ pub(crate) struct Directory {
     pub(crate) lock: File,
 }
 
-/// Mounts the BPF file system if it is missing, and checks the instance's first directory.
-///
-/// # Errors
-/// Returns an error if it cannot be mounted, or the directory cannot be trusted.
+/// Mounts the BPF file system if it is missing, and checks the instance's first directory. Fails if it cannot be
+/// mounted, or the directory cannot be trusted.
 pub(crate) fn prepare(instance: &str) -> Result<(), Error> {
     mount_bpffs()?;
     let first = Path::new(BPFFS).join(format!("{PREFIX}{instance}"));

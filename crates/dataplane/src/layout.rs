@@ -30,10 +30,8 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// Reads the layout of a map's values.
-    ///
-    /// # Errors
-    /// Returns an error if the map has no BTF, or its values have fields that are not whole bytes.
+    /// Reads the layout of a map's values. Fails if the map has no BTF, or its values have fields that are not whole
+    /// bytes.
     pub(crate) fn of_values(map: &MapHandle) -> Result<Layout, Error> {
         let unreadable = |e: io::Error| Error::from_io("cannot read the layout of a map", e);
         let info = MapInfo::new(map.as_fd())

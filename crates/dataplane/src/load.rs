@@ -291,10 +291,7 @@ pub(crate) fn pinned_hashing(pins: &Pins) -> Result<(Option<u32>, Option<[u32; H
     Ok((buckets, meta.filter(|m| m.version != 0).map(|m| m.hash_keys)))
 }
 
-/// Returns them for programs that are loaded beside the pinned table.
-///
-/// # Errors
-/// Returns an error if there is no table.
+/// Returns them for programs that are loaded beside the pinned table. Fails if there is no table.
 pub(crate) fn hashing_of_table(pins: &Pins) -> Result<(u32, [u32; HASH_KEYS]), Error> {
     match pinned_hashing(pins)? {
         (Some(buckets), Some(keys)) => Ok((buckets, keys)),
@@ -342,10 +339,7 @@ pub(crate) fn read_meta(map: &MapHandle) -> Result<ls_meta, Error> {
 }
 
 /// Returns a generation whose process has ended, to go on with, or `None`. Nothing is loaded or changed, but for the removal
-/// of pins that no flow needs.
-///
-/// # Errors
-/// Returns [`Error::Namespace`] if its flows would be harmed.
+/// of pins that no flow needs. Fails with [`Error::Namespace`] if its flows would be harmed.
 pub(crate) fn find_predecessor(options: &Options) -> Result<Option<Pins>, Error> {
     let ours = pins::network_namespace()?;
     let mut found = None;

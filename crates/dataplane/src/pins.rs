@@ -119,10 +119,7 @@ impl Pins {
         self.held.lock().insert(pin, Pinned { object, identity });
     }
 
-    /// Pins an object, in place of an older pin, and holds it.
-    ///
-    /// # Errors
-    /// Returns those of the system; nothing is pinned there then.
+    /// Pins an object, in place of an older pin, and holds it. On an error, nothing is pinned there.
     pub(crate) fn pin(&self, object: BorrowedFd<'_>, pin: PathBuf) -> io::Result<()> {
         let object = object.try_clone_to_owned()?;
         let _ = fs::remove_file(&pin);
@@ -139,10 +136,8 @@ impl Pins {
         object
     }
 
-    /// Puts back the pins that were removed, and returns their number. Asks the file system once for each pin.
-    ///
-    /// # Errors
-    /// Returns an error if they cannot be put back, or another object has their names. Held objects work all the same.
+    /// Puts back the pins that were removed, and returns their number. Asks the file system once for each pin. Fails if
+    /// they cannot be put back, or another object has their names. Held objects work all the same.
     pub(crate) fn mend(&self) -> Result<usize, Error> {
         let mut held = self.held.lock();
         let gone: Vec<_> = (held.iter_mut())
@@ -228,10 +223,7 @@ impl Pins {
         self.root.join(name)
     }
 
-    /// Opens a pinned map.
-    ///
-    /// # Errors
-    /// Returns an error that names the pin.
+    /// Opens a pinned map. The error names the pin.
     pub(crate) fn open_map(&self, name: &str) -> Result<MapHandle, Error> {
         let path = self.map(name);
         MapHandle::from_pinned_path(&path)

@@ -18,10 +18,8 @@ const FAULTS: [Signal; 5] = [
     Signal::SIGTRAP,
 ];
 
-/// Loads programs with this thread's signals blocked, and again if the verifier was interrupted all the same.
-///
-/// # Errors
-/// Returns those of `load`; [`Error::Interrupted`] after the last attempt.
+/// Loads programs with this thread's signals blocked, and again if the verifier was interrupted all the same. Fails
+/// with the error of `load`, or with [`Error::Interrupted`] after the last attempt.
 pub(crate) fn retry_load<T>(load: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
     let _quiet = Quiet::begin();
     for attempt in 1..ATTEMPTS {

@@ -226,9 +226,7 @@ impl Table {
         }
     }
 
-    /// Adds the present directions of another table's flow as they are, or none. Returns its element.
-    ///
-    /// # Errors
+    /// Adds the present directions of another table's flow as they are, or none. Returns its element. Fails with
     /// `AlreadyExists` if a tuple has a direction, `Other` if there is no room.
     pub(crate) fn take_in(&self, flow: &ls_flow) -> io::Result<u32> {
         let mut elements = self.elements.lock();

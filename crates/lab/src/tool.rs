@@ -5,10 +5,7 @@ use std::process::{Command, Output, Stdio};
 
 use crate::Error;
 
-/// Runs `prog` to its end.
-///
-/// # Errors
-/// [`Error::Io`] when it cannot be started, [`Error::Tool`] when it reports a failure.
+/// Runs `prog` to its end. Fails with [`Error::Io`] if it cannot be started, [`Error::Tool`] if it reports a failure.
 pub(crate) fn run(prog: &str, args: &[&str]) -> Result<(), Error> {
     let output = Command::new(prog)
         .args(args)

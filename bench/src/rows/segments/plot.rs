@@ -26,9 +26,6 @@ struct Panel<'a> {
 }
 
 /// Draws the plot.
-///
-/// # Errors
-/// Fails when the picture cannot be laid out.
 pub(super) fn plot(costs: &Costs) -> Result<String> {
     let mut out = String::new();
     let page = SVGBackend::with_string(&mut out, (1240, 470)).into_drawing_area();

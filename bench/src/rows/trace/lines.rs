@@ -43,10 +43,8 @@ pub(super) struct Lines {
 }
 
 impl Lines {
-    /// Reads the segments of the connection whose data `sender` sends; times count from `start_ns`.
-    ///
-    /// # Errors
-    /// Fails when the handshake is missing.
+    /// Reads the segments of the connection whose data `sender` sends; times count from `start_ns`. Fails if the
+    /// handshake is missing.
     pub(super) fn of(seen: &[Seen], sender: SocketAddr, start_ns: u64) -> Result<Self> {
         let ours = |seen: &&Seen| SocketAddr::from(seen.segment.source) == sender;
         let back = |seen: &&Seen| SocketAddr::from(seen.segment.destination) == sender;

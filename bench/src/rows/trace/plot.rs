@@ -28,9 +28,6 @@ const AGAIN: RGBColor = RGBColor(221, 17, 17);
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 /// Draws the plot.
-///
-/// # Errors
-/// Fails when the picture cannot be laid out.
 pub(super) fn plot(record: &Record, depth: &str) -> Result<String> {
     let marks = &record.marks;
     let mut out = String::new();

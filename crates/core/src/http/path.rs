@@ -6,10 +6,8 @@ use super::HeadError;
 
 /// Returns the path in one of its many spellings: percent-encoded unreserved characters are decoded, the digits of
 /// other triplets are upper case, dot segments are removed (RFC 3986 section 5.2.4). Parts that make a difference to
-/// some servers stay: `//`, `%2F`, the case of letters. An empty path is `/`.
-///
-/// # Errors
-/// [`HeadError::PercentTriplet`] if a percent sign is not followed by two hexadecimal digits.
+/// some servers stay: `//`, `%2F`, the case of letters. An empty path is `/`. Fails with [`HeadError::PercentTriplet`]
+/// if a percent sign is not followed by two hexadecimal digits.
 pub(crate) fn normalise(path: &str) -> Result<Cow<'_, str>, HeadError> {
     if path.is_empty() {
         return Ok(Cow::Borrowed("/"));

@@ -26,8 +26,8 @@ pub enum PathDoubt {
 /// - `%25` and two digits are decoded twice.
 /// - Dot segments stay where they are (routers that compare text).
 ///
-/// # Errors
-/// There are too many: two of the first four at once, of which each order gives another path; or a control character.
+/// Fails if there are too many: two of the first four at once, of which each order gives another path; or for a control
+/// character.
 pub(super) fn readings(path: &str) -> Result<Vec<String>, PathDoubt> {
     // Most paths have none of these.
     if !path.contains("//") && !path.contains("/.") && !path.contains(['%', ';', '\\']) {

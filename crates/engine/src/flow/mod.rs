@@ -327,10 +327,7 @@ impl Flow {
     }
 
     /// Returns the flow, after an attempt to wake its new sockets, if they are awake, also by a packet that has come at
-    /// this moment.
-    ///
-    /// # Errors
-    /// Returns an error if they are not awake. The flow is detached as before, and the caller closes the sockets in
+    /// this moment. Fails if they are not awake. The flow is detached as before, and the caller closes the sockets in
     /// silence. `NotFound`: the flow is being replaced, or has just ended.
     pub(crate) fn awake(self, woken: io::Result<bool>) -> io::Result<Flow> {
         if matches!(woken, Ok(true)) {

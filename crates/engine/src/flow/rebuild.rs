@@ -86,11 +86,9 @@ impl Flow {
     }
 }
 
-/// Gives a detached flow a slot and sockets, parked; segments pass all the while.
-///
-/// # Errors
-/// Returns `NotFound` if there is no such flow, or it is ending; others if there is no slot, conntrack cannot be told, or
-/// the kernel refused a socket. The flow is detached as before.
+/// Gives a detached flow a slot and sockets, parked; segments pass all the while. Fails with `NotFound` if there is no
+/// such flow, or it is ending; with other errors if there is no slot, conntrack cannot be told, or the kernel refused a
+/// socket. The flow is detached as before then.
 pub(crate) fn rebuild(
     kernel: &Arc<Kernel>,
     serial: u32,

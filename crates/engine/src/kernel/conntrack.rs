@@ -60,11 +60,8 @@ pub(crate) struct Conntrack {
 
 impl Conntrack {
     /// Makes the entries of both legs accept any numbers that their sockets go on with. Returns at once if nothing is
-    /// tracked.
-    ///
-    /// # Errors
-    /// Returns the kernel's answer if it has connection tracking and refuses the message: a socket may be cut off from
-    /// its peer.
+    /// tracked. Fails if the kernel has connection tracking and refuses the message: a socket may be cut off from its
+    /// peer.
     pub(crate) fn expect_return(&self, legs: PerSide<Leg>) -> io::Result<()> {
         if !self.look() {
             return Ok(());

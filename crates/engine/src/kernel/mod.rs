@@ -41,10 +41,7 @@ impl Kernel {
     }
 
     /// Starts the task that reads the ring of the programs. It calls `orphan` for each packet of a flow that no task
-    /// holds, and ends once `orphan` returns false.
-    ///
-    /// # Errors
-    /// Returns an error if the ring cannot be read.
+    /// holds, and ends once `orphan` returns false. Fails if the ring cannot be read.
     pub(crate) fn read_ring(&self, orphan: impl Fn(Event) -> bool + Send + 'static) -> io::Result<()> {
         held::start(&self.plane, &self.held, orphan)
     }

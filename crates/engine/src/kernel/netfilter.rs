@@ -53,10 +53,8 @@ impl Netfilter {
         Ok(Netfilter(socket))
     }
 
-    /// Sends messages in one piece. The kernel has put all its answers into the socket before the call that sends returns.
-    ///
-    /// # Errors
-    /// Returns the first error that the kernel answers.
+    /// Sends messages in one piece. The kernel has put all its answers into the socket before the call that sends
+    /// returns. Fails with the first error that the kernel answers.
     pub(crate) fn ask(&self, messages: &[u8]) -> io::Result<()> {
         self.0.send(messages, 0)?;
         let mut first = Ok(());

@@ -29,10 +29,8 @@ use crate::{
     session,
 };
 
-/// Returns the legs of a detached flow.
-///
-/// # Errors
-/// Returns [`RequestError::NoSuchFlow`] if there is none of this number, [`RequestError::Ending`] if it is closed or reset.
+/// Returns the legs of a detached flow. Fails with [`RequestError::NoSuchFlow`] if there is none of this number, [`RequestError::Ending`] if
+/// it is closed or reset.
 pub(crate) async fn find(context: &Arc<Context>, id: FlowId) -> Result<PerSide<Leg>, RequestError> {
     let found = context
         .run_blocking(move |_, kernel| kernel.plane.find_flow(id.0))

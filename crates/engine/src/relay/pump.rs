@@ -129,10 +129,8 @@ impl Pump {
         self.directions[side].allowance = Some(bytes);
     }
 
-    /// Limits the bytes of a side that wait in the other socket to be sent for the first time.
-    ///
-    /// # Errors
-    /// None is known for a TCP socket.
+    /// Limits the bytes of a side that wait in the other socket to be sent for the first time. No error is known for a
+    /// TCP socket.
     pub(crate) fn limit_unsent(&mut self, side: Side, bytes: u32) -> io::Result<()> {
         let d = &mut self.directions[side];
         if d.unsent_limit != Some(bytes) {

@@ -167,9 +167,6 @@ impl QueueLimit {
     }
 
     /// Measures the queues and sets the buffers. `infos` were just read from the pump's sockets.
-    ///
-    /// # Errors
-    /// Returns those of the sockets.
     pub(crate) fn look(&mut self, now: Instant, pump: &mut Pump, infos: &PerSide<TcpInfo>) -> io::Result<()> {
         let mut longest = SHORTEST_LOOK;
         for side in Side::BOTH {

@@ -185,9 +185,7 @@ impl Session<'_> {
     }
 
     /// Turns it into a plain relay, once no byte that bypassed the sockets is in flight. Returns true if it is one.
-    ///
-    /// # Errors
-    /// Returns an error if an end was reset, or will never acknowledge the forwarded bytes.
+    /// Fails if an end was reset, or will never acknowledge the forwarded bytes.
     pub(super) fn try_resolve(&mut self, now: Instant) -> Result<bool, Exit> {
         if self.entry.state() == FlowState::Relay {
             self.part_in_time(now);

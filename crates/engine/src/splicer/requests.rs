@@ -147,11 +147,8 @@ impl Splicer {
         before - ids.len()
     }
 
-    /// Returns the entry of a pair, or else what `detached` does with the flow of this number.
-    ///
-    /// # Errors
-    /// Returns the error of `detached`. If there is no such flow, the next call of a pair that has come back is waited for
-    /// first.
+    /// Returns the entry of a pair, or else what `detached` does with the flow of this number. If there is no such
+    /// flow, the next call of a pair that has come back is waited for first.
     async fn entry_or<T>(
         &self,
         id: FlowId,

@@ -8,10 +8,8 @@ use crate::{Error, Namespace, tool};
 /// Bytes of a full Ethernet frame: netem counts its queue in packets.
 const FULL_FRAME: u128 = 1514;
 
-/// Attaches netem to a device, for what leaves it.
-///
-/// # Errors
-/// [`Error::Netem`] for a property that netem lacks, and if the kernel has no netem.
+/// Attaches netem to a device, for what leaves it. Fails with [`Error::Netem`] for a property that netem lacks, and if
+/// the kernel has no netem.
 pub(super) fn attach(namespace: &Namespace, device: &str, direction: &Direction) -> Result<(), Error> {
     let mut line: Vec<String> = [
         "-n",

@@ -285,10 +285,8 @@ impl Keeper {
         })
     }
 
-    /// Delivers copies of all segments that reach a socket by a rule, until [`RuleManager::forget_segments`].
-    ///
-    /// # Errors
-    /// Returns an error without rules.
+    /// Delivers copies of all segments that reach a socket by a rule, until [`RuleManager::forget_segments`]. Fails
+    /// without rules.
     pub(crate) fn await_segments(&self, socket: impl AsFd) -> io::Result<()> {
         let loaded = self.state.lock().loaded.clone();
         let rules = loaded.ok_or(io::ErrorKind::Unsupported)?;

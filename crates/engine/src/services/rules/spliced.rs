@@ -73,10 +73,7 @@ impl SplicedFlows {
     }
 
     /// Decides about all flows by the present rules, and lifts rulings of a predecessor that none of them makes. Each flow
-    /// changes at one moment, within this call.
-    ///
-    /// # Errors
-    /// Returns an error if the flows cannot be read.
+    /// changes at one moment, within this call. Fails if the flows cannot be read.
     pub(crate) fn judge_all(&self, plane: &Dataplane) -> io::Result<()> {
         plane.scan_flows(|directions| {
             if let Some((a, b)) = directions.complete() {
@@ -120,10 +117,7 @@ impl SplicedFlows {
         }
     }
 
-    /// Lifts the rulings of a predecessor, unless rules were set here already.
-    ///
-    /// # Errors
-    /// Returns an error if the flows cannot be read.
+    /// Lifts the rulings of a predecessor, unless rules were set here already. Fails if the flows cannot be read.
     pub(crate) fn lift_predecessors(&self, plane: &Dataplane) -> io::Result<()> {
         let is_first = self.state.lock().set == 0;
         match is_first && self.set(Arc::default()) {

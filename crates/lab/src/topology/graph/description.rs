@@ -58,11 +58,9 @@ impl GraphSpec {
         self.hosts.len() + self.nodes.len()
     }
 
-    /// Returns the two ends of each link, as indices of vertices.
-    ///
-    /// # Errors
-    /// [`Error::Graph`] for a name that is there twice or not at all, a link from a vertex to itself, a host without
-    /// exactly one link, and links with different MTUs.
+    /// Returns the two ends of each link, as indices of vertices. Fails with [`Error::Graph`] for a name that is there
+    /// twice or not at all, a link from a vertex to itself, a host without exactly one link, and links with different
+    /// MTUs.
     pub(super) fn ends(&self) -> Result<Vec<[usize; 2]>, Error> {
         let mut places = HashMap::new();
         for (place, name) in self.names().enumerate() {
