@@ -170,7 +170,9 @@ pub fn enter<T: Send>(name: &str, work: impl FnOnce() -> T + Send) -> Result<T, 
 pub fn find(name: &str) -> Result<String, Error> {
     let mut names = names()?;
     names.sort();
-    let made = names.iter().filter(|full| prefix(full) == Some(name));
+    let made = names
+        .iter()
+        .filter(|full| parts(full).is_some_and(|(prefix, _)| prefix == name));
     let mut found: Vec<&String> = made.filter(|full| !is_left_over(full)).collect();
     found.extend(names.iter().find(|full| *full == name));
     match found.as_slice() {
@@ -198,23 +200,14 @@ fn open(name: &str) -> Result<File, Error> {
     File::open(Path::new(NETNS_DIR).join(name)).map_err(Error::io(format!("open namespace {name}")))
 }
 
-/// Returns the id of the process that made the namespace `name`; `None` if the name lacks the form that
-/// [`Namespace::new`] gives.
-fn owner(name: &str) -> Option<u32> {
-    parts(name).map(|(_, pid)| pid)
-}
-
 /// Returns whether the process that made the namespace `name` is gone. A process id that was given to a new process
 /// hides that.
 pub(crate) fn is_left_over(name: &str) -> bool {
-    owner(name).is_some_and(|owner| !fs::exists(format!("/proc/{owner}")).unwrap_or(true))
+    parts(name).is_some_and(|(_, owner)| !fs::exists(format!("/proc/{owner}")).unwrap_or(true))
 }
 
-/// Returns the prefix that the namespace `name` was made with; `None` if the name lacks that form.
-fn prefix(name: &str) -> Option<&str> {
-    parts(name).map(|(prefix, _)| prefix)
-}
-
+/// Returns the prefix that the namespace `name` was made with, and the id of the process that made it; `None` if the name
+/// lacks the form that [`Namespace::new`] gives.
 fn parts(name: &str) -> Option<(&str, u32)> {
     let (rest, count) = name.rsplit_once('-')?;
     let (prefix, pid) = rest.rsplit_once('-')?;
@@ -269,16 +262,14 @@ fn pids_in(inode: u64) -> Vec<Pid> {
 
 #[cfg(test)]
 mod tests {
-    use super::{owner, prefix};
+    use super::parts;
 
     #[test]
     fn the_owner_and_the_prefix_are_read_from_the_name() {
-        assert_eq!(owner("my-test-client-4711-2"), Some(4711));
-        assert_eq!(owner("t-1-0"), Some(1));
+        assert_eq!(parts("my-test-client-4711-2"), Some(("my-test-client", 4711)));
+        assert_eq!(parts("t-1-0"), Some(("t", 1)));
         for foreign in ["default", "a-b", "a-1-b", "1-2"] {
-            assert_eq!(owner(foreign), None, "{foreign}");
-            assert_eq!(prefix(foreign), None, "{foreign}");
+            assert_eq!(parts(foreign), None, "{foreign}");
         }
-        assert_eq!(prefix("my-test-client-4711-2"), Some("my-test-client"));
     }
 }

@@ -199,7 +199,7 @@ mod tests {
         };
         let drawn = draw_all(&spec, 200_000);
         let lost = share(&drawn, |events| events.lost);
-        let expected = Burst::new(0.01, 0.25).mean_loss();
+        let expected = 0.01 / (0.01 + 0.25);
         assert!((lost / expected - 1.0).abs() < 0.1, "{lost} for {expected}");
         let bursts = drawn
             .windows(2)

@@ -216,12 +216,8 @@ impl Emulator {
         })
     }
 
-    /// Returns whether the emulator runs under `SCHED_FIFO`; without it, expect late packets on a busy machine.
-    pub fn is_real_time(&self) -> bool {
-        self.not_real_time.is_none()
-    }
-
-    /// Returns the reason why the emulator runs without `SCHED_FIFO`; `None` if it has it.
+    /// Returns the reason why the emulator runs without `SCHED_FIFO`, where packets are late on a busy machine; `None` if
+    /// it has it.
     pub fn not_real_time(&self) -> Option<&str> {
         self.not_real_time.as_deref()
     }

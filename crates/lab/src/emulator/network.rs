@@ -36,7 +36,7 @@ pub(super) struct Port {
     /// Address that frames get before they are delivered here; `None`: they have it already.
     pub(super) mac: Option<[u8; 6]>,
     /// Last time at which the device was seen empty: the packets that it holds now came later.
-    empty_at: Nanos,
+    pub(super) empty_at: Nanos,
 }
 
 impl Port {
@@ -111,11 +111,6 @@ impl Network {
     /// Returns the time of the next arrival.
     pub(super) fn next_arrival(&self) -> Option<Nanos> {
         self.under_way.next_arrival()
-    }
-
-    /// Notes that the device of a port was empty at `now`.
-    pub(super) fn nothing_at(&mut self, port: usize, now: Nanos) {
-        self.ports[port].empty_at = now;
     }
 
     /// Takes at most `limit` packets from the device of a port, all of which came after `since`. Returns true if it may

@@ -94,7 +94,7 @@ impl Worker {
                     more |= self.network.collect(port, BATCH, awake.since, monotonic_ns);
                     more |= self.network.deliver(BATCH, monotonic_ns);
                 } else {
-                    self.network.nothing_at(port, awake.now);
+                    self.network.ports[port].empty_at = awake.now;
                 }
             }
         }

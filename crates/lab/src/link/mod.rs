@@ -15,6 +15,9 @@ pub use preset::{PRESETS, Preset};
 
 use crate::random::mix;
 
+/// Syntax of a [`LinkSpec`]'s text, in words.
+pub const SYNTAX: &str = include_str!("syntax.txt");
+
 /// Limit of the queue in front of a link with a rate. A packet that finds no room is dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Queue {
@@ -88,16 +91,6 @@ impl Burst {
             loss_bad: 1.0,
             loss_good: 0.0,
         }
-    }
-
-    /// Returns the share of packets that is lost over a long time, 0 to 1.
-    pub fn mean_loss(&self) -> f64 {
-        let bad = if self.enter > 0.0 {
-            self.enter / (self.enter + self.leave)
-        } else {
-            0.0
-        };
-        bad * self.loss_bad + (1.0 - bad) * self.loss_good
     }
 }
 
@@ -213,25 +206,8 @@ impl Direction {
 
 /// Link with its two directions, named after the destination of the packets.
 ///
-/// Its text is one direction for both, or two with a slash between them, to the server and to the client.
-/// A direction is a list with commas: a preset from [`PRESETS`] first, if any, then options, each once:
-///
-/// | option | meaning |
-/// |---|---|
-/// | `20ms`, `delay=20ms` | the delay, one way (`ns`, `us`, `ms`, `s`) |
-/// | `rtt=40ms` | the same: half of it |
-/// | `jitter=2ms` | around the delay; `normal` makes it the deviation of a normal distribution |
-/// | `jitter-reorders` | jitter may change the order |
-/// | `100Mbit`, `rate=100Mbit` | the rate (`bit`, `kbit`, `Mbit`, `Gbit` per second) |
-/// | `queue=256KiB`, `queue=50p`, `queue=40ms` | the queue in bytes (`B`, `KiB`, `MiB`), packets, or time at the rate |
-/// | `red`, `red=10%:30%:10%` | random early detection: thresholds as shares of the queue, and the probability at the upper one |
-/// | `loss=0.5%` | independent losses |
-/// | `burst=1%:25%:100%:0%` | losses in bursts, as netem's `gemodel p r 1-h 1-k`; the last two may be left out |
-/// | `reorder=1%`, `reorder-delay=5ms`, `gap=4` | packets held back, for how long, and only one in so many |
-/// | `dup=0.1%` | packets delivered twice |
-/// | `corrupt=0.1%` | packets with one bit changed |
-/// | `seed=7` | the seed of this direction; without one, that of the way back follows from the other one |
-/// | `mtu=1500` | the MTU of both devices, in bytes |
+/// Its text, with the presets of [`PRESETS`]:
+#[doc = concat!("```text\n", include_str!("syntax.txt"), "```")]
 ///
 /// `Display` shows what `FromStr` reads: `20ms,100Mbit,loss=0.5%,seed=7`. The seed is always shown.
 #[derive(Debug, Clone, PartialEq)]
@@ -369,11 +345,5 @@ mod tests {
         };
         assert_eq!(of(flat), "red cannot be 0.3:0.3:0.1");
         assert!(LinkSpec::default().check().is_ok());
-    }
-
-    #[test]
-    fn the_mean_loss_of_bursts() {
-        assert_eq!(Burst::new(0.0, 0.0).mean_loss(), 0.0);
-        assert_eq!(Burst::new(0.1, 0.3).mean_loss(), 0.25);
     }
 }

@@ -123,24 +123,18 @@ pub(super) struct Cable<'a> {
 }
 
 /// Makes all legs, gives their devices addresses of /24 networks (and of /64 ones) and sets them up. Returns the
-/// emulator, if there is an emulated link among them.
-pub(super) fn lay(cables: Vec<Cable<'_>>) -> Result<Option<Emulator>, Error> {
+/// emulator, if there is an emulated link among them; links with the same seed are [told
+/// apart](LinkSpec::tell_apart) then.
+pub(super) fn lay(mut cables: Vec<Cable<'_>>) -> Result<Option<Emulator>, Error> {
+    let mut emulator = None;
     if cables.iter().any(|cable| matches!(cable.leg, Leg::Link(_))) {
-        return emulate(cables).map(Some);
+        LinkSpec::tell_apart(cables.iter_mut().filter_map(|cable| match &mut cable.leg {
+            Leg::Link(link) | Leg::Netem(link) => Some(link),
+            Leg::Veth { .. } => None,
+        }));
+        let spans: Vec<Span<'_>> = cables.iter().filter_map(Cable::span).collect();
+        emulator = Some(Emulator::start(&spans, None)?);
     }
-    make(&cables)?;
-    Ok(None)
-}
-
-/// Makes all legs, emulated links among them, and returns the emulator. Links with the same seed are [told
-/// apart](LinkSpec::tell_apart).
-pub(super) fn emulate(mut cables: Vec<Cable<'_>>) -> Result<Emulator, Error> {
-    LinkSpec::tell_apart(cables.iter_mut().filter_map(|cable| match &mut cable.leg {
-        Leg::Link(link) | Leg::Netem(link) => Some(link),
-        Leg::Veth { .. } => None,
-    }));
-    let spans: Vec<Span<'_>> = cables.iter().filter_map(Cable::span).collect();
-    let emulator = Emulator::start(&spans, None)?;
     make(&cables)?;
     Ok(emulator)
 }

@@ -1,10 +1,9 @@
 //! Three nodes in a row: client, forwarder, server.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::ops::Deref;
 
-use super::leg::{Cable, End, Leg, emulate, lay};
-use super::{C0, F0, F1, Family, S0, settings};
+use super::{Family, Leg, MultiServer, MultiServerOptions};
 use crate::emulator::{Emulator, LinkReport, Report, Verdict};
 use crate::link::LinkSpec;
 use crate::{Error, Namespace};
@@ -79,14 +78,21 @@ impl Line {
     /// # Errors
     /// Those of [`Namespace::new`]; [`Error::Tool`] when a device cannot be set up.
     pub fn new(name: &str, options: LineOptions) -> Result<Self, Error> {
-        let nodes = Nodes::new(name, options.family)?;
         let leg = |mtu| Leg::Veth {
             mtu,
             offloads: options.offloads,
         };
-        nodes.settle(options.router, options.large_buffers)?;
-        lay(nodes.cables(leg(options.mtu_client), leg(options.mtu_server)))?;
-        nodes.route()?;
+        let (_, nodes) = Nodes::new(
+            name,
+            MultiServerOptions {
+                family: options.family,
+                client: leg(options.mtu_client),
+                router: None,
+                servers: vec![leg(options.mtu_server)],
+                forwards: options.router,
+                large_buffers: options.large_buffers,
+            },
+        )?;
         Ok(Line(nodes))
     }
 }
@@ -131,10 +137,18 @@ impl Emulated {
         client_link: LinkSpec,
         server_link: LinkSpec,
     ) -> Result<Self, Error> {
-        let nodes = Nodes::new(name, family)?;
-        nodes.settle(true, true)?;
-        let emulator = emulate(nodes.cables(client_link.into(), server_link.into()))?;
-        nodes.route()?;
+        let (emulator, nodes) = Nodes::new(
+            name,
+            MultiServerOptions {
+                family,
+                client: client_link.into(),
+                router: None,
+                servers: vec![server_link.into()],
+                forwards: true,
+                large_buffers: true,
+            },
+        )?;
+        let emulator = emulator.expect("the links are emulated");
         Ok(Emulated { emulator, nodes })
     }
 
@@ -168,17 +182,20 @@ impl Deref for Emulated {
 }
 
 impl Nodes {
-    fn new(name: &str, family: Family) -> Result<Self, Error> {
-        let addr = |network, host| family.addr(Ipv4Addr::new(198, 18, network, host).into());
-        Ok(Nodes {
-            client: Namespace::new(&format!("{name}-client"))?,
-            forwarder: Namespace::new(&format!("{name}-forwarder"))?,
-            server: Namespace::new(&format!("{name}-server"))?,
-            client_addr: addr(1, 1),
-            forwarder_client_addr: addr(1, 2),
-            forwarder_server_addr: addr(2, 2),
-            server_addr: addr(2, 1),
-        })
+    /// Sets up a topology with one server. Returns the emulator of its emulated links, too.
+    fn new(name: &str, options: MultiServerOptions) -> Result<(Option<Emulator>, Self), Error> {
+        let mut net = MultiServer::new(name, options)?;
+        let server = net.servers.remove(0);
+        let nodes = Nodes {
+            client: net.client,
+            forwarder: net.forwarder,
+            server: server.namespace,
+            client_addr: net.client_addr,
+            forwarder_client_addr: net.forwarder_client_addr,
+            forwarder_server_addr: server.forwarder_addr,
+            server_addr: server.addr,
+        };
+        Ok((net.emulator, nodes))
     }
 
     /// Returns the family of its addresses.
@@ -189,41 +206,5 @@ impl Nodes {
     /// Returns the names of the namespaces of client, forwarder and server.
     pub fn names(&self) -> [&str; 3] {
         [self.client.name(), self.forwarder.name(), self.server.name()]
-    }
-
-    /// Sets sysctls, which devices inherit when they are made.
-    fn settle(&self, router: bool, large_buffers: bool) -> Result<(), Error> {
-        let family = self.family();
-        for namespace in [&self.client, &self.forwarder, &self.server] {
-            settings::common(namespace, family, large_buffers)?;
-        }
-        settings::forward(&self.forwarder, family, router)
-    }
-
-    fn cables(&self, client_leg: Leg, server_leg: Leg) -> Vec<Cable<'_>> {
-        let end = |namespace, device, addr| End {
-            namespace,
-            device,
-            addr,
-        };
-        vec![
-            Cable {
-                name: "client".to_owned(),
-                client_side: end(&self.client, C0, self.client_addr),
-                server_side: end(&self.forwarder, F0, self.forwarder_client_addr),
-                leg: client_leg,
-            },
-            Cable {
-                name: "server".to_owned(),
-                client_side: end(&self.forwarder, F1, self.forwarder_server_addr),
-                server_side: end(&self.server, S0, self.server_addr),
-                leg: server_leg,
-            },
-        ]
-    }
-
-    fn route(&self) -> Result<(), Error> {
-        settings::default_route(&self.client, self.forwarder_client_addr)?;
-        settings::default_route(&self.server, self.forwarder_server_addr)
     }
 }

@@ -57,7 +57,7 @@ pub struct Server {
 #[derive(Debug)]
 pub struct MultiServer {
     // Dropped first: the devices go before the namespaces they are in.
-    emulator: Option<Emulator>,
+    pub(super) emulator: Option<Emulator>,
     /// Node where connections begin.
     pub client: Namespace,
     /// Router next to the client, if there is one.

@@ -66,8 +66,8 @@ fn round_trips_are_those_of_the_legs() {
         assert!(times[0] >= rtt * MS, "never early: {times:?}");
         assert!(
             times[0] < in_time,
-            "{preset}: {times:?}, real time: {}",
-            net.emulator().is_real_time()
+            "{preset}: {times:?}, not real time: {:?}",
+            net.emulator().not_real_time()
         );
     }
 }

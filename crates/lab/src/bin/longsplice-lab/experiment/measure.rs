@@ -5,7 +5,7 @@ use std::time::Instant;
 use anyhow::Result;
 
 use super::accelerator::Program;
-use super::figure::{Point, Source};
+use super::figure::Source;
 use super::plan::{Average, Case, Measure};
 use super::points::{
     Part, cost_points, parts_over_time, queue_points, round_trip_parts, share_point, speed_up_point,
@@ -42,7 +42,11 @@ impl Laboratory<'_> {
     /// Measures a case; `what` names it in the progress.
     pub(crate) fn measure(&mut self, case: &Case, what: &str) -> Result<Vec<Part>> {
         let points = match case.measure {
-            Measure::SpeedUp => vec![self.speed_up(case, what)?],
+            Measure::SpeedUp => {
+                let plain = self.plain(&case.scene, case.runs, what)?;
+                let accelerated = self.runs(&case.scene, case.runs, &format!("{what}, accelerated"))?;
+                vec![speed_up_point(case, &case.scene.plain(), plain, accelerated)]
+            }
             Measure::QueuedSeconds { rate } => {
                 let outcome = self.run(&case.scene, self.seed, what)?;
                 queue_points(case, outcome, rate)
@@ -95,12 +99,6 @@ impl Laboratory<'_> {
         let runs = self.runs(&scene, count, &format!("{what}, plain"))?;
         self.plain.push((scene, runs.clone()));
         Ok(runs)
-    }
-
-    fn speed_up(&mut self, case: &Case, what: &str) -> Result<Point> {
-        let plain = self.plain(&case.scene, case.runs, what)?;
-        let accelerated = self.runs(&case.scene, case.runs, &format!("{what}, accelerated"))?;
-        Ok(speed_up_point(case, &case.scene.plain(), plain, accelerated))
     }
 
     fn runs(&self, scene: &Scene, count: usize, what: &str) -> Result<Vec<Outcome>> {

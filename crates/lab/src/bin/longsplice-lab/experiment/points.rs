@@ -41,7 +41,7 @@ pub(super) fn speed_up_point(
 pub(super) fn queue_points(case: &Case, outcome: Outcome, rate: f64) -> Vec<Point> {
     let against = outcome.against(&case.scene);
     let goodput = outcome.goodput();
-    let mut points: Vec<Point> = outcome
+    let points = outcome
         .queue
         .iter()
         .map(|sample| Point {
@@ -49,10 +49,7 @@ pub(super) fn queue_points(case: &Case, outcome: Outcome, rate: f64) -> Vec<Poin
             ..Point::new(sample.seconds, sample.bytes as f64 * 8e-6 / rate, &against)
         })
         .collect();
-    if let Some(first) = points.first_mut() {
-        first.runs.push(outcome);
-    }
-    points
+    with_run(points, outcome)
 }
 
 /// Returns the quotient of the mean goodputs of accelerated and plain flows, as the median of runs.
@@ -166,14 +163,8 @@ pub(super) fn cost_points(case: &Case, outcome: Outcome, operations: Operations)
     let against = outcome.against(&case.scene);
     let bytes = outcome.flows.iter().map(|flow| flow.bytes).sum();
     let costs = operations.costs(&outcome.cost.unwrap_or_default(), outcome.flows.len(), bytes);
-    let mut points: Vec<Point> = costs
-        .into_iter()
-        .map(|(x, y)| Point::new(x, y, &against))
-        .collect();
-    if let Some(first) = points.first_mut() {
-        first.runs.push(outcome);
-    }
-    points
+    let points = costs.into_iter().map(|(x, y)| Point::new(x, y, &against));
+    with_run(points.collect(), outcome)
 }
 
 /// Returns a point for each flow that the node has listed with both round trips, in milliseconds, and one for each flow with
@@ -206,12 +197,11 @@ pub(super) fn round_trip_parts(case: &Case, outcome: Outcome) -> Vec<Part> {
     };
     let of_link = |flow: &FlowSpec| Point::new(round_trip(flow.hosts[0]), round_trip(flow.hosts[1]), &[]);
     let of_links = case.scene.flows.iter().map(of_link).collect();
-    points[0].runs.push(outcome);
     vec![
         Part {
             name: case.series.clone(),
             source: Source::Measured,
-            points,
+            points: with_run(points, outcome),
         },
         Part {
             name: "of the links".to_owned(),
@@ -219,6 +209,14 @@ pub(super) fn round_trip_parts(case: &Case, outcome: Outcome) -> Vec<Part> {
             points: of_links,
         },
     ]
+}
+
+/// Gives the first point the run.
+fn with_run(mut points: Vec<Point>, outcome: Outcome) -> Vec<Point> {
+    if let Some(first) = points.first_mut() {
+        first.runs.push(outcome);
+    }
+    points
 }
 
 /// Divides two numbers. A divisor of 0 makes 0, so that a figure has no infinite values.
