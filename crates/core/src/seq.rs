@@ -59,12 +59,6 @@ impl Seq {
         if other.before(self) { other } else { self }
     }
 
-    /// Returns whether this is one of the `len` numbers from `start` on: the half-open window of RFC 9293 section 3.4.
-    #[must_use]
-    pub const fn in_window(self, start: Seq, len: u32) -> bool {
-        self.distance_from(start) < len
-    }
-
     /// Returns how many numbers lie from `earlier` up to this point; 0 if `earlier` is not earlier.
     #[must_use]
     pub const fn bytes_since(self, earlier: Seq) -> u32 {
@@ -217,13 +211,6 @@ mod tests {
         fn a_point_is_neither_before_nor_after_itself(a in seq()) {
             prop_assert!(!a.before(a) && !a.after(a) && a.at_or_before(a) && a.at_or_after(a));
             prop_assert_eq!((a - a, a.bytes_since(a), a.max(a)), (0, 0, a));
-        }
-
-        #[test]
-        fn a_window_is_half_open(start in seq(), len in 1..HALF, past in 0..HALF) {
-            prop_assert!(start.in_window(start, len) && (start + (len - 1)).in_window(start, len));
-            prop_assert!(!(start + len + past).in_window(start, len));
-            prop_assert!(!(start - 1).in_window(start, len) && !start.in_window(start, 0));
         }
 
         #[test]

@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use libbpf_rs::{MapCore, MapFlags};
 use parking_lot::Mutex;
 
 use count::Count;
@@ -61,13 +61,13 @@ const DISORDERS_AT_ONCE: u32 = 4_096;
 /// Holds the kernel half: programs loaded and attached, maps open. Everything is pinned, and outlives this value.
 #[derive(Debug)]
 pub struct Dataplane {
-    pins: Pins,
+    pub(crate) pins: Pins,
     programs: Programs,
     bare: Bare,
     inspect: OwnedFd,
     moves: Moves,
     inject: OwnedFd,
-    maps: Maps,
+    pub(crate) maps: Maps,
     flows: Table,
     neighbours: Neighbours,
     slots: Arc<SlotTable>,
@@ -176,21 +176,6 @@ impl Dataplane {
     /// Lets another process serve these pins. Keep to reading from now on.
     pub fn leave(&self) {
         self.pins.unlock();
-    }
-
-    /// Returns the map of counters for packets' verdicts.
-    pub(crate) fn verdict_map(&self) -> &MapHandle {
-        &self.maps.verdicts
-    }
-
-    /// Returns the map of what is withheld from sockets' handshakes.
-    pub(crate) fn handshake_map(&self) -> &MapHandle {
-        &self.maps.handshakes
-    }
-
-    /// Returns the pins of the instance.
-    pub(crate) fn pins(&self) -> &Pins {
-        &self.pins
     }
 
     /// Returns the maximum number of flows.

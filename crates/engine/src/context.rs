@@ -8,6 +8,7 @@ use std::sync::{
 use longsplice_core::{policy::SplicePolicy, reap::Limits, reason::RelayReason};
 use longsplice_dataplane::Dataplane;
 use parking_lot::Mutex;
+use rustix::process::{Resource, getrlimit};
 use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
 
@@ -84,7 +85,7 @@ impl Context {
             why_not,
             ports,
             relay_ids: AtomicU32::new(1),
-            descriptors: descriptor_limit(),
+            descriptors: getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX),
             ..Context::default()
         }
     }
@@ -161,11 +162,4 @@ impl Context {
             }
         }
     }
-}
-
-/// Returns the number of descriptors that this process may have.
-fn descriptor_limit() -> u64 {
-    rustix::process::getrlimit(rustix::process::Resource::Nofile)
-        .current
-        .unwrap_or(u64::MAX)
 }

@@ -13,7 +13,7 @@ use longsplice_repair::options;
 use crate::{
     api::{Counters, Ended, Health, Pair, Returned, SplicerConfig, until::Until},
     context::Context,
-    kernel::{Kernel, announce::Announcer},
+    kernel::{Kernel, announce::Announcer, held},
     recovery::{adopt, orphans, reaper},
     services::{ends::FlowEnded, ports::SourcePorts},
     session,
@@ -88,8 +88,7 @@ impl Splicer {
         let context = Arc::downgrade(&splicer.context);
         if let Some(kernel) = &splicer.context.kernel {
             let orphan = move |event| context.upgrade().map(|c| orphans::serve(&c, event)).is_some();
-            kernel
-                .read_ring(orphan)
+            held::start(&kernel.plane, &kernel.held, orphan)
                 .map_err(|e| OpenError::System(format!("cannot read the ring: {e}")))?;
         }
         reaper::start(&splicer.context);

@@ -99,7 +99,7 @@ pub struct TcpInfo {
 pub fn tcp_info(fd: impl AsFd) -> Result<TcpInfo, Error> {
     let (raw, len) = sys::get::<Raw>(fd, INFO)?;
     if len < offset_of!(Raw, rcv_ooopack) {
-        return Err(Error::new(INFO.get_name(), io::ErrorKind::Unsupported.into()));
+        return Err(Error::new(INFO.get, io::ErrorKind::Unsupported.into()));
     }
     Ok(TcpInfo { raw, len })
 }

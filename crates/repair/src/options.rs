@@ -1,6 +1,6 @@
 //! Reads and sets socket options, with one function for each. None needs a privilege, unless it says so.
 
-use std::{os::fd::AsFd, time::Duration};
+use std::os::fd::AsFd;
 
 use libc::c_int;
 
@@ -20,7 +20,6 @@ const TOS: Opt = opt!(IPPROTO_IP, IP_TOS);
 const TRAFFIC_CLASS: Opt = opt!(IPPROTO_IPV6, IPV6_TCLASS);
 const DOMAIN: Opt = opt!(SOL_SOCKET, SO_DOMAIN);
 const NODELAY: Opt = opt!(IPPROTO_TCP, TCP_NODELAY);
-const USER_TIMEOUT: Opt = opt!(IPPROTO_TCP, TCP_USER_TIMEOUT);
 const LINGER: Opt = opt!(SOL_SOCKET, SO_LINGER);
 const KEEPALIVE: Opt = opt!(SOL_SOCKET, SO_KEEPALIVE);
 const RCVBUF: Opt = opt!(SOL_SOCKET, SO_RCVBUF);
@@ -172,14 +171,8 @@ pub fn receive_memory(fd: impl AsFd) -> Result<u32, Error> {
     Ok(sys::get::<u32>(fd, MEMINFO)?.0)
 }
 
-/// Fixes the receive buffer and ends its automatic growth. The kernel doubles the number and bounds it by
-/// `net.core.rmem_max`; set before the handshake, it also bounds the window scale.
-pub fn set_receive_buffer(fd: impl AsFd, bytes: u32) -> Result<(), Error> {
-    sys::set(fd, RCVBUF, bytes)
-}
-
-/// Fixes the receive buffer like [`set_receive_buffer`], without the bound of `net.core.rmem_max`, and lets the window
-/// grow up to it: a fixed buffer leaves the clamp of the window where it was.
+/// Fixes the receive buffer and ends its automatic growth, without the bound of `net.core.rmem_max`, and lets the window
+/// grow up to it: a fixed buffer leaves the clamp of the window where it was. The kernel doubles the number.
 ///
 /// # Errors
 /// `EPERM` without CAP_NET_ADMIN.
@@ -194,22 +187,9 @@ pub fn send_buffer(fd: impl AsFd) -> Result<u32, Error> {
     Ok(sys::get::<u32>(fd, SNDBUF)?.0)
 }
 
-/// Fixes the send buffer and ends its automatic growth. The kernel doubles the number and bounds it by
-/// `net.core.wmem_max`.
-pub fn set_send_buffer(fd: impl AsFd, bytes: u32) -> Result<(), Error> {
-    sys::set(fd, SNDBUF, bytes)
-}
-
 /// Limits the rate at which the socket sends, in bytes per second. `u32::MAX` lifts the limit.
 pub fn set_max_pacing_rate(fd: impl AsFd, rate: u32) -> Result<(), Error> {
     sys::set(fd, MAX_PACING_RATE, rate)
-}
-
-/// Sets how long data may stay unacknowledged before the connection is given up, in whole milliseconds, at most 24
-/// days; zero is the system's own rule (RFC 5482).
-pub fn set_user_timeout(fd: impl AsFd, timeout: Duration) -> Result<(), Error> {
-    let ms = c_int::try_from(timeout.as_millis()).unwrap_or(c_int::MAX);
-    sys::set(fd, USER_TIMEOUT, ms)
 }
 
 /// Sets whether the socket may have a local address that is not this host's (`IP_TRANSPARENT`, which sockets of both families

@@ -82,7 +82,8 @@ pub(crate) fn take_inherited(count: usize) -> Vec<Option<OwnedFd>> {
 pub(crate) struct Opt {
     level: c_int,
     name: c_int,
-    get: &'static str,
+    /// Name of a failure to read it.
+    pub(crate) get: &'static str,
     set: &'static str,
 }
 
@@ -94,11 +95,6 @@ impl Opt {
             get,
             set,
         }
-    }
-
-    /// Returns the name of a failure to read this option.
-    pub(crate) const fn get_name(&self) -> &'static str {
-        self.get
     }
 }
 

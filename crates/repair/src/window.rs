@@ -55,11 +55,10 @@ pub fn set_receive_window<Fd: AsFd + ?Sized>(fd: &Fd, bytes: u32) -> Result<(), 
 }
 
 /// Raises the receive buffer so that a window of `bytes` fits, unless it is large enough. Returns how many bytes fit,
-/// up to `bytes`. Unlike [`set_receive_buffer`](crate::options::set_receive_buffer) it leaves the automatic growth on,
-/// and is not bounded by `net.core.rmem_max`.
+/// up to `bytes`. Unlike `SO_RCVBUF` it leaves the automatic growth on, and is not bounded by `net.core.rmem_max`.
 ///
 /// The cap is half of the largest buffer, the third number of `net.ipv4.tcp_rmem`; for a socket whose buffer was fixed
-/// by `set_receive_buffer`, half of that buffer, which stays as it is. The kernel assumes segments that fill half of
+/// by `SO_RCVBUF`, half of that buffer, which stays as it is. The kernel assumes segments that fill half of
 /// their memory, and later uses the ratio of received ones; smaller segments take more memory. No memory is taken
 /// before data comes.
 ///

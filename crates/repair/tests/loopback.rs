@@ -8,6 +8,7 @@ use std::{
 };
 
 use longsplice_repair::{State, TcpInfo, options, tcp_info, unacknowledged, unread, unsent};
+use socket2::SockRef;
 
 fn pair() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -117,8 +118,8 @@ fn options_read_back_what_was_set() {
     assert!(options::keepalive(&client).unwrap());
     options::set_reuse_address(&client, true).unwrap();
     assert!(options::reuse_address(&client).unwrap());
-    options::set_receive_buffer(&client, 50_000).unwrap();
-    options::set_send_buffer(&client, 60_000).unwrap();
+    SockRef::from(&client).set_recv_buffer_size(50_000).unwrap();
+    SockRef::from(&client).set_send_buffer_size(60_000).unwrap();
     let buffers = (
         options::receive_buffer(&client).unwrap(),
         options::send_buffer(&client).unwrap(),
@@ -133,7 +134,6 @@ fn options_read_back_what_was_set() {
         ("setsockopt(TCP_CONGESTION)", Some(libc::ENOENT))
     );
     options::set_notsent_lowat(&client, 16_384).unwrap();
-    options::set_user_timeout(&client, Duration::from_secs(30)).unwrap();
     options::set_nodelay(&client, true).unwrap();
     assert!(client.nodelay().unwrap());
     assert!(options::max_segment(&client).unwrap() > 500);

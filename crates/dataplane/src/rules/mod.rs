@@ -139,11 +139,11 @@ impl Rules {
         let share = bpf("cannot share the maps");
         open.maps
             .verdicts
-            .reuse_fd(plane.verdict_map().as_fd())
+            .reuse_fd(plane.maps.verdicts.as_fd())
             .map_err(&share)?;
         open.maps
             .handshakes
-            .reuse_fd(plane.handshake_map().as_fd())
+            .reuse_fd(plane.maps.handshakes.as_fd())
             .map_err(&share)?;
         // Headers that we include declare them; the program does not use them.
         for unused in [
@@ -167,7 +167,7 @@ impl Rules {
             awaited_sockets: map(&skel.maps.awaited_sockets)?,
             awaited_tuples: map(&skel.maps.awaited_tuples)?,
             awaiting_any: map(&skel.maps.awaiting_any)?,
-            pins: plane.pins().clone(),
+            pins: plane.pins.clone(),
             state: Mutex::default(),
         })
     }

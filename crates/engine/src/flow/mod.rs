@@ -34,7 +34,7 @@ pub(crate) struct Flow {
     legs: PerSide<Leg>,
     timestamps: bool,
     /// True if the sockets' timestamp clocks are those of the far ends: there is no offset to add.
-    one_clock: bool,
+    pub(crate) one_clock: bool,
     interfaces: PerSide<u32>,
     /// `copied_seq` of each socket less the pump's consumed bytes at that time; bytes consumed later are added.
     copied_base: PerSide<Seq>,
@@ -203,11 +203,6 @@ impl Flow {
     /// Makes a connection tracker of this host accept the segments of its sockets. An error says that it may not.
     pub(crate) fn expect_return(&self) -> io::Result<()> {
         self.kernel.conntrack.expect_return(self.legs)
-    }
-
-    /// Sets the field `one_clock`.
-    pub(crate) fn set_one_clock(&mut self, one_clock: bool) {
-        self.one_clock = one_clock;
     }
 
     /// Returns the next sequence number that the pump will read of a side.

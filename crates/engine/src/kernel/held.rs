@@ -313,8 +313,9 @@ impl HeldPackets {
     }
 }
 
-/// Starts the task that reads the ring of the kernel half: see [`super::Kernel::read_ring`].
-pub(super) fn start(
+/// Starts the task that reads the ring of the programs. It calls `orphan` for each packet of a flow that no task holds, and
+/// ends once `orphan` returns false. Fails if the ring cannot be read.
+pub(crate) fn start(
     plane: &Arc<Dataplane>,
     held: &HeldPackets,
     orphan: impl Fn(Event) -> bool + Send + 'static,

@@ -10,9 +10,9 @@ pub(crate) mod quarantine;
 pub(crate) mod ring;
 pub(crate) mod socket;
 
-use std::{io, sync::Arc};
+use std::sync::Arc;
 
-use longsplice_dataplane::{Dataplane, Event};
+use longsplice_dataplane::Dataplane;
 
 use announce::Announcer;
 use conntrack::Conntrack;
@@ -38,11 +38,5 @@ impl Kernel {
             quarantine: Quarantine::default(),
             conntrack: Conntrack::default(),
         }
-    }
-
-    /// Starts the task that reads the ring of the programs. It calls `orphan` for each packet of a flow that no task
-    /// holds, and ends once `orphan` returns false. Fails if the ring cannot be read.
-    pub(crate) fn read_ring(&self, orphan: impl Fn(Event) -> bool + Send + 'static) -> io::Result<()> {
-        held::start(&self.plane, &self.held, orphan)
     }
 }

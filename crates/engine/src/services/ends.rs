@@ -162,7 +162,7 @@ impl Ends {
         known.walk = !known.walk;
         Walk {
             ends: self,
-            anybody: !known.left.is_empty(),
+            any_left: !known.left.is_empty(),
         }
     }
 
@@ -192,13 +192,13 @@ impl Ends {
 pub(crate) struct Walk<'a> {
     ends: &'a Ends,
     /// True if there was a flow to look for.
-    anybody: bool,
+    any_left: bool,
 }
 
 impl Walk<'_> {
     /// Notes that there is a flow of this number.
     pub(crate) fn see(&mut self, serial: u32) {
-        if !self.anybody {
+        if !self.any_left {
             return;
         }
         let mut known = self.ends.known.lock();
@@ -219,7 +219,7 @@ impl Walk<'_> {
 
     /// Ends the walk once all records were seen.
     pub(crate) fn end(self) {
-        if !self.anybody {
+        if !self.any_left {
             return;
         }
         let mut known = self.ends.known.lock();

@@ -86,8 +86,8 @@ impl SourcePorts {
     }
 
     /// Connects from a port that no flow to `target` uses; from the address that routing gives, or from another one. Waits
-    /// for the port of a flow that was just closed, three quarters of `timeout` at most. Returns the request, too, without what needed
-    /// no saying.
+    /// for the port of a flow that was just closed, three quarters of `timeout` at most; the caller bounds the whole. Returns
+    /// the request, too, without what needed no saying.
     pub(crate) async fn connect<'a, L: Future<Output = ()>>(
         &self,
         flows: &Occupants<impl Fn(Leg) -> bool, impl Fn(Leg) -> Vacancy, impl Fn() -> L>,
@@ -98,20 +98,6 @@ impl SourcePorts {
         timeout: Duration,
     ) -> io::Result<(TcpStream, Request<'a>)> {
         let deadline = Instant::now() + timeout * 3 / 4;
-        let attempt = self.connect_by(flows, routes, from, target, request, deadline);
-        tokio::time::timeout(timeout, attempt).await?
-    }
-
-    /// Connects, and waits for a port no longer than until `deadline`.
-    async fn connect_by<'a, L: Future<Output = ()>>(
-        &self,
-        flows: &Occupants<impl Fn(Leg) -> bool, impl Fn(Leg) -> Vacancy, impl Fn() -> L>,
-        routes: &Routes,
-        from: Option<IpAddr>,
-        target: SocketAddr,
-        request: Request<'a>,
-        deadline: Instant,
-    ) -> io::Result<(TcpStream, Request<'a>)> {
         let mut by = Departure::new(routes, from, target)?;
         let mut doubted = 0;
         let mut refusal = None;

@@ -130,7 +130,7 @@ fn register(session: &mut Session<'_>) -> Result<(Flow, PerSide<TcpInfo>), Refus
     for leg in flow.legs() {
         context.unpaired.forget(leg);
     }
-    flow.set_one_clock(session.one_clock);
+    flow.one_clock = session.one_clock;
     Ok((flow, assessment.infos))
 }
 

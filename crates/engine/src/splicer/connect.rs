@@ -190,9 +190,8 @@ impl Splicer {
                     vacate: |leg| reaper::vacate(context, kernel, leg),
                     look: || ports::ask_neighbours(plane),
                 };
-                ports
-                    .connect(&flows, &context.routes, from, target, request, timeout)
-                    .await?
+                let free = ports.connect(&flows, &context.routes, from, target, request, timeout);
+                tokio::time::timeout(timeout, free).await??
             }
         };
         if let Some(info) = info {

@@ -12,6 +12,7 @@ use longsplice_repair::{
     Image, close_silently, fit_receive_buffer, grow_receive_buffer, options, set_receive_window, tcp_info,
     unread,
 };
+use socket2::SockRef;
 
 use crate::common::{Made, Random, expect, pair, until, write};
 
@@ -100,7 +101,7 @@ fn a_buffer_that_is_made_to_fit_stays_fixed_or_not() {
     assert_eq!(grow_receive_buffer(&client, u32::MAX).unwrap(), largest / 2);
     fit_receive_buffer(&client, largest).unwrap();
     assert_eq!(options::receive_buffer(&client).unwrap(), 4 * largest);
-    options::set_receive_buffer(&server, 100_000).unwrap();
+    SockRef::from(&server).set_recv_buffer_size(100_000).unwrap();
     fit_receive_buffer(&server, 100_000).unwrap();
     assert_eq!(options::receive_buffer(&server).unwrap(), 200_000, "large enough");
     fit_receive_buffer(&server, 300_000).unwrap();
@@ -120,7 +121,7 @@ fn a_grown_buffer_goes_on_growing_by_itself() {
     assert!(grown >= 1_000_000 && grown <= largest, "{grown}");
     // The kernel bounds a fixed buffer by half of its size, and one that grows by the system's limit.
     assert_eq!(grow_receive_buffer(&client, u32::MAX).unwrap(), largest / 2);
-    options::set_receive_buffer(&server, 100_000).unwrap();
+    SockRef::from(&server).set_recv_buffer_size(100_000).unwrap();
     assert_eq!(grow_receive_buffer(&server, u32::MAX).unwrap(), 100_000);
     assert_eq!(options::receive_buffer(&server).unwrap(), 200_000, "fixed");
 }

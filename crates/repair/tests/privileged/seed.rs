@@ -4,6 +4,7 @@ use std::{fs, net::TcpStream, thread, time::Instant};
 
 use longsplice_core::seq::Seq;
 use longsplice_repair::{enter, fit_send_buffer, options, seed_send_queue, tcp_info, unacknowledged, unsent};
+use socket2::SockRef;
 
 use crate::common::{Made, Random, carry, expect, settle, write};
 
@@ -94,7 +95,7 @@ fn a_buffer_that_was_fitted_takes_more_than_the_system_lets_programs_have() {
     let bytes = Random::new(12).bytes(2 * most + (1 << 20));
     let open = || Made::new(START, 5, 1_000_000).thaw();
     let (a, _b) = open();
-    options::set_send_buffer(&a, u32::try_from(2 * bytes.len()).unwrap()).unwrap();
+    SockRef::from(&a).set_send_buffer_size(2 * bytes.len()).unwrap();
     assert!(seed(&a, &bytes) < bytes.len(), "set");
     let (a, b) = open();
     fit_send_buffer(&a, u32::try_from(bytes.len()).unwrap()).unwrap();

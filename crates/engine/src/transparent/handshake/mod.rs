@@ -302,7 +302,10 @@ impl Handshakes {
         let offer = self.servers.offer(ends.1).toward(syn.offer);
         let answer = Opening::answer(syn, offer, self.servers.initial_sequence(ends), u16::MAX);
         let client = TcpStream::from_std(StdStream::from(toward_client(syn, &answer)?))?;
-        self.await_confirmation(&client);
+        // Have the client's first segment told. Without that the socket measures the round-trip time, later.
+        if let Err(error) = self.splicer.context.rules.await_segment(&client) {
+            tracing::debug!(%error, "a client's acknowledgement is not timed");
+        }
         let told = self
             .splicer
             .prepare_client(&client)
@@ -320,13 +323,6 @@ impl Handshakes {
             handle: FlowHandle::default(),
         };
         Ok((client, answered))
-    }
-
-    /// Lets the client's first segment be told. Without that the round-trip time is measured by the socket, later.
-    fn await_confirmation(&self, client: &TcpStream) {
-        if let Err(error) = self.splicer.context.rules.await_segment(client) {
-            tracing::debug!(%error, "a client's acknowledgement is not timed");
-        }
     }
 
     /// Takes an awaited segment of a client. The first one after an early answer tells the round-trip time, if it is the bare

@@ -52,8 +52,8 @@ fn remedy(error: &io::Error) -> &'static str {
 pub struct Routing {
     table: u32,
     /// Present objects: a route of each family, and a rule of each for each interface.
-    families: BTreeSet<u8>,
-    rules: BTreeSet<(u8, String)>,
+    families: BTreeSet<Family>,
+    rules: BTreeSet<(Family, String)>,
     owner: Owner,
 }
 
@@ -100,16 +100,15 @@ impl Routing {
     /// removes the added ones.
     pub fn extend(&mut self, interfaces: &[String], families: &[Family]) -> Result<(), RoutingError> {
         let netlink = Netlink::open().map_err(fail("a netlink socket"))?;
-        for family in families {
-            let number = family.number();
-            if !self.families.contains(&number) {
-                self.create_route(&netlink, *family)?;
-                self.families.insert(number);
+        for &family in families {
+            if !self.families.contains(&family) {
+                self.create_route(&netlink, family)?;
+                self.families.insert(family);
             }
             for interface in interfaces {
-                let key = (number, interface.clone());
+                let key = (family, interface.clone());
                 if !self.rules.contains(&key) {
-                    self.create_rule(&netlink, *family, interface)?;
+                    self.create_rule(&netlink, family, interface)?;
                     self.rules.insert(key);
                 }
             }
@@ -124,12 +123,11 @@ impl Routing {
     pub fn restore(&self) -> Result<usize, RoutingError> {
         let netlink = Netlink::open().map_err(fail("a netlink socket"))?;
         let mut missing = 0;
-        for family in [Family::V4, Family::V6] {
-            let number = family.number();
-            if self.families.contains(&number) {
+        for family in Family::BOTH {
+            if self.families.contains(&family) {
                 missing += usize::from(self.create_route(&netlink, family)?);
             }
-            for (_, interface) in self.rules.iter().filter(|(of, _)| *of == number) {
+            for (_, interface) in self.rules.iter().filter(|(of, _)| *of == family) {
                 missing += usize::from(self.create_rule(&netlink, family, interface)?);
             }
         }
@@ -152,26 +150,24 @@ impl Routing {
     /// Removes objects that these interfaces and families do not need. One that cannot be removed is logged, and removed
     /// on drop.
     pub fn keep_only(&mut self, interfaces: &[String], families: &[Family]) {
-        let wanted = |number: u8| families.iter().any(|f| f.number() == number);
         let netlink = match Netlink::open() {
             Ok(netlink) => netlink,
             Err(error) => return tracing::warn!(%error, "unneeded routing rules could not be removed"),
         };
-        for family in [Family::V4, Family::V6] {
-            let number = family.number();
-            let of_it = |(n, interface): &&(u8, String)| {
-                *n == number && !(wanted(number) && interfaces.contains(interface))
-            };
-            let superfluous: Vec<_> = self.rules.iter().filter(of_it).cloned().collect();
-            for key in superfluous {
-                match netlink.order(RouteNetlinkMessage::DelRule(self.rule(family, &key.1))) {
-                    Ok(()) => drop(self.rules.remove(&key)),
-                    Err(error) => tracing::warn!(%error, interface = key.1, "a routing rule is left"),
-                }
+        let is_superfluous = |(family, interface): &&(Family, String)| {
+            !(families.contains(family) && interfaces.contains(interface))
+        };
+        let superfluous: Vec<_> = self.rules.iter().filter(is_superfluous).cloned().collect();
+        for key in superfluous {
+            match netlink.order(RouteNetlinkMessage::DelRule(self.rule(key.0, &key.1))) {
+                Ok(()) => drop(self.rules.remove(&key)),
+                Err(error) => tracing::warn!(%error, interface = key.1, "a routing rule is left"),
             }
-            if self.families.contains(&number) && !wanted(number) {
+        }
+        for family in Family::BOTH {
+            if self.families.contains(&family) && !families.contains(&family) {
                 match netlink.order(RouteNetlinkMessage::DelRoute(self.route(family))) {
-                    Ok(()) => drop(self.families.remove(&number)),
+                    Ok(()) => drop(self.families.remove(&family)),
                     Err(error) => tracing::warn!(%error, table = self.table, "a route is left"),
                 }
             }
@@ -196,16 +192,7 @@ impl Routing {
     /// # Errors
     /// Returns those of the kernel. Without remains, or without IPv6, it succeeds.
     pub fn clear_but(instance: &str, ours: Option<&Routing>) -> io::Result<()> {
-        let netlink = Netlink::open()?;
-        let table = table_of(instance);
-        for family in [AddressFamily::Inet, AddressFamily::Inet6] {
-            let removed =
-                clear_rules(&netlink, family, table, ours)? + clear_routes(&netlink, family, table, ours)?;
-            if removed > 0 {
-                tracing::debug!(table, ?family, removed, "routing rules and routes removed");
-            }
-        }
-        Ok(())
+        clear_table(table_of(instance), ours)
     }
 
     fn route(&self, family: Family) -> RouteMessage {
@@ -218,20 +205,10 @@ impl Routing {
         route
     }
 
-    /// Returns true if it has a route of a family.
-    fn has_family(&self, family: AddressFamily) -> bool {
-        let is_it = |of: &Family| address_family(*of) == family && self.families.contains(&of.number());
-        [Family::V4, Family::V6].iter().any(is_it)
-    }
-
-    /// Returns true if a routing rule is one of its own.
-    fn has_rule(&self, rule: &RuleMessage) -> bool {
-        let is_of = |family: Family, interface: &str| {
-            address_family(family) == rule.header.family
-                && self.rules.contains(&(family.number(), interface.to_owned()))
-        };
+    /// Returns true if a routing rule of a family is one of its own.
+    fn has_rule(&self, family: Family, rule: &RuleMessage) -> bool {
         rule.attributes.iter().any(|attribute| match attribute {
-            RuleAttribute::Iifname(name) => [Family::V4, Family::V6].iter().any(|of| is_of(*of, name)),
+            RuleAttribute::Iifname(name) => self.rules.contains(&(family, name.clone())),
             _ => false,
         })
     }
@@ -259,14 +236,7 @@ impl Drop for Routing {
         if self.owner == Owner::Other {
             return;
         }
-        let cleared = Netlink::open().and_then(|netlink| {
-            for family in [AddressFamily::Inet, AddressFamily::Inet6] {
-                clear_rules(&netlink, family, self.table, None)?;
-                clear_routes(&netlink, family, self.table, None)?;
-            }
-            Ok(())
-        });
-        if let Err(error) = cleared {
+        if let Err(error) = clear_table(self.table, None) {
             tracing::warn!(table = self.table, %error, "the routing rules of intercepted connections could not be removed");
         }
     }
@@ -297,29 +267,38 @@ fn table_of(instance: &str) -> u32 {
 }
 
 /// Returns an empty list for a kernel without IPv6.
-fn none_without<T>(family: AddressFamily, dumped: io::Result<Vec<T>>) -> io::Result<Vec<T>> {
+fn none_without<T>(family: Family, dumped: io::Result<Vec<T>>) -> io::Result<Vec<T>> {
     match dumped {
-        Err(_) if family == AddressFamily::Inet6 => Ok(Vec::new()),
+        Err(_) if family == Family::V6 => Ok(Vec::new()),
         dumped => dumped,
     }
 }
 
-fn clear_rules(
-    netlink: &Netlink,
-    family: AddressFamily,
-    table: u32,
-    but: Option<&Routing>,
-) -> io::Result<usize> {
+/// Removes our rules and routes of a table, but for those of `but`.
+fn clear_table(table: u32, but: Option<&Routing>) -> io::Result<()> {
+    let netlink = Netlink::open()?;
+    for family in Family::BOTH {
+        let removed =
+            clear_rules(&netlink, family, table, but)? + clear_routes(&netlink, family, table, but)?;
+        if removed > 0 {
+            tracing::debug!(table, ?family, removed, "routing rules and routes removed");
+        }
+    }
+    Ok(())
+}
+
+fn clear_rules(netlink: &Netlink, family: Family, table: u32, but: Option<&Routing>) -> io::Result<usize> {
     let mut all = RuleMessage::default();
-    all.header.family = family;
+    all.header.family = address_family(family);
+    let wanted = all.header.family;
     let mut removed = 0;
     for answer in none_without(family, netlink.dump(RouteNetlinkMessage::GetRule(all)))? {
         let RouteNetlinkMessage::NewRule(rule) = answer else {
             continue;
         };
         let ours = [RuleAttribute::Table(table), RuleAttribute::Protocol(PROTOCOL)];
-        let is_kept = but.is_some_and(|kept| kept.has_rule(&rule));
-        if rule.header.family == family && !is_kept && ours.iter().all(|a| rule.attributes.contains(a)) {
+        let is_kept = but.is_some_and(|kept| kept.has_rule(family, &rule));
+        if rule.header.family == wanted && !is_kept && ours.iter().all(|a| rule.attributes.contains(a)) {
             netlink.order(RouteNetlinkMessage::DelRule(rule))?;
             removed += 1;
         }
@@ -327,13 +306,8 @@ fn clear_rules(
     Ok(removed)
 }
 
-fn clear_routes(
-    netlink: &Netlink,
-    family: AddressFamily,
-    table: u32,
-    but: Option<&Routing>,
-) -> io::Result<usize> {
-    if but.is_some_and(|kept| kept.has_family(family)) {
+fn clear_routes(netlink: &Netlink, family: Family, table: u32, but: Option<&Routing>) -> io::Result<usize> {
+    if but.is_some_and(|kept| kept.families.contains(&family)) {
         return Ok(0);
     }
     let mut removed = 0;
@@ -347,9 +321,9 @@ fn clear_routes(
 }
 
 /// Returns the routes of a table. The kernel chooses them: a router may have a million others.
-fn routes_of(family: AddressFamily, table: u32) -> io::Result<Vec<RouteMessage>> {
+fn routes_of(family: Family, table: u32) -> io::Result<Vec<RouteMessage>> {
     let mut request = RouteMessage::default();
-    request.header.address_family = family;
+    request.header.address_family = address_family(family);
     request.attributes = vec![RouteAttribute::Table(table)];
     let answers = Netlink::open_strict()?.dump(RouteNetlinkMessage::GetRoute(request))?;
     let routes = answers.into_iter().filter_map(|answer| match answer {
@@ -387,7 +361,7 @@ mod tests {
     #[test]
     fn the_kernel_sends_the_routes_of_one_table_only() {
         const LOCAL: u32 = 255;
-        let count = |table| routes_of(AddressFamily::Inet, table).unwrap().len();
+        let count = |table| routes_of(Family::V4, table).unwrap().len();
         assert!(count(LOCAL) > 0, "those of the loopback");
         assert_eq!(count(table_of("an instance that nothing runs")), 0);
     }
