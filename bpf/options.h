@@ -52,16 +52,22 @@ static __always_inline int look_at_option(struct option_walk *walk)
 	return walk->size < 2 || walk->at + walk->size > walk->len || walk->at + walk->size > 40;
 }
 
-static long find_timestamp_step(__u32 n, struct option_walk *walk)
+/* Ends the walk at the option that it looks for, by a length of 0, or goes on to the next one. */
+static __always_inline long ends_at(struct option_walk *walk, int is_it)
 {
-	if (look_at_option(walk))
-		return 1;
-	if (walk->kind == OPT_TS && walk->size == 10) {
+	if (is_it) {
 		walk->len = 0;
 		return 1;
 	}
 	walk->at += walk->size;
 	return 0;
+}
+
+static long find_timestamp_step(__u32 n, struct option_walk *walk)
+{
+	if (look_at_option(walk))
+		return 1;
+	return ends_at(walk, walk->kind == OPT_TS && walk->size == 10);
 }
 
 /* Returns the offset of TSval among options in an unusual order; 0: there is none. The verifier follows this
@@ -186,12 +192,7 @@ static long find_source_route_step(__u32 n, struct option_walk *walk)
 {
 	if (look_at_option(walk))
 		return 1;
-	if (walk->kind == IPOPT_LOOSE_ROUTE || walk->kind == IPOPT_STRICT_ROUTE) {
-		walk->len = 0;
-		return 1;
-	}
-	walk->at += walk->size;
-	return 0;
+	return ends_at(walk, walk->kind == IPOPT_LOOSE_ROUTE || walk->kind == IPOPT_STRICT_ROUTE);
 }
 
 /*

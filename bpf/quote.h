@@ -26,12 +26,7 @@ struct quote {
 	__u32 number; /* direction from the end to which the segment was sent */
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct quote);
-} quotes SEC(".maps");
+PER_CPU(struct quote, quotes);
 
 /* Bytes of the TCP header that every error quotes: ports and sequence number (RFC 792). */
 #define LEAST_QUOTE 8

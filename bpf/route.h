@@ -35,12 +35,7 @@ struct route_cache {
 	struct cached_route entry[CACHED_ROUTES];
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct route_cache);
-} route_cache SEC(".maps");
+PER_CPU(struct route_cache, route_cache);
 
 static __always_inline struct cached_route *cache_entry_of(const struct ls_record *rec)
 {

@@ -46,12 +46,16 @@ struct scratch {
 	__u32 chunk[SUM_CHUNK / 4]; /* part of a packet that is summed up (verify.h) */
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct scratch);
-} scratches SEC(".maps");
+/* Declares a map with one element on each CPU. */
+#define PER_CPU(of, name)                                                                                    \
+	struct {                                                                                             \
+		__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);                                                     \
+		__uint(max_entries, 1);                                                                      \
+		__type(key, __u32);                                                                          \
+		__type(value, of);                                                                           \
+	} name SEC(".maps")
+
+PER_CPU(struct scratch, scratches);
 
 static __always_inline struct scratch *get_scratch(void)
 {

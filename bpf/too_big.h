@@ -18,12 +18,7 @@ struct error_budget {
 	__u8 quoted[MOST_QUOTE]; /* too much for the stack */
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct error_budget);
-} error_budgets SEC(".maps");
+PER_CPU(struct error_budget, error_budgets);
 
 static __always_inline int may_answer(struct error_budget *t)
 {

@@ -106,12 +106,7 @@ static long find_mss_step(__u32 n, struct option_walk *walk)
 {
 	if (look_at_option(walk))
 		return 1;
-	if (walk->kind == OPT_MSS && walk->size == 4) {
-		walk->len = 0;
-		return 1;
-	}
-	walk->at += walk->size;
-	return 0;
+	return ends_at(walk, walk->kind == OPT_MSS && walk->size == 4);
 }
 
 /* Returns the MSS that a SYN-ACK in the buffer offers. */

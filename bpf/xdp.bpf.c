@@ -105,12 +105,7 @@ struct address {
 	__u16 unused;
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct address);
-} address SEC(".maps");
+PER_CPU(struct address, address);
 
 static __always_inline int same_address(const void *a, const void *b)
 {
