@@ -20,19 +20,28 @@ pub use crate::registry::remove_all;
 /// # Errors
 /// [`Error::Io`] when the signals cannot be caught.
 pub fn install() -> Result<(), Error> {
+    install_then(|| ())
+}
+
+/// Does as [`install`], and calls `last` once a signal has ended all processes and removed all namespaces: it removes
+/// what they leave elsewhere.
+///
+/// # Errors
+/// Those of [`install`].
+pub fn install_then(last: impl FnOnce() + Send + 'static) -> Result<(), Error> {
     static INSTALLED: Once = Once::new();
     let mut result = Ok(());
-    INSTALLED.call_once(|| result = catch_signals());
+    INSTALLED.call_once(|| result = catch_signals(last));
     result
 }
 
-fn catch_signals() -> Result<(), Error> {
+fn catch_signals(last: impl FnOnce() + Send + 'static) -> Result<(), Error> {
     let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(Error::io("catch signals"))?;
     thread::Builder::new()
         .name("lab-signals".into())
         .spawn(move || {
             if let Some(signal) = signals.forever().next() {
-                registry::exit(128 + signal);
+                registry::exit(128 + signal, last);
             }
         })
         .map_err(Error::io("start the signal thread"))?;

@@ -60,9 +60,10 @@ pub fn remove_all() {
     }
 }
 
-/// Removes everything and ends the process with a status.
-pub(crate) fn exit(status: i32) -> ! {
+/// Removes everything, calls `last`, and ends the process with a status.
+pub(crate) fn exit(status: i32, last: impl FnOnce()) -> ! {
     EXITING.store(true, Ordering::Relaxed);
     remove_all();
+    last();
     std::process::exit(status)
 }

@@ -2,12 +2,23 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::common::one_at_a_time;
+use longsplice_lab::Process;
+use rustix::process::Signal;
 use serde_json::Value;
 
+/// Switch of the kernel's clock for eBPF programs.
+const CLOCK: &str = "/proc/sys/kernel/bpf_stats_enabled";
+
 fn lab(args: &[&str]) -> Output {
+    command(args).output().unwrap()
+}
+
+fn command(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_longsplice-lab"));
     command.args(args);
     if let Some(path) = std::env::var_os("LONGSPLICE_BIN")
@@ -15,7 +26,7 @@ fn lab(args: &[&str]) -> Output {
     {
         command.arg("--longsplice").arg(path);
     }
-    command.output().unwrap()
+    command
 }
 
 /// Folder of results, removed when it is dropped.
@@ -110,4 +121,85 @@ fn a_quick_experiment_leaves_data_and_pictures() {
     assert!(table.contains("fig5,paper 004,paper,4000,1.5,true"), "{table}");
     assert!(results.read("fig5.svg").ends_with(b"</svg>\n"));
     assert!(results.read("fig5.png").starts_with(b"\x89PNG"));
+}
+
+/// Starts an experiment, and waits until its first daemon serves and the clock of eBPF programs is on.
+fn measuring(results: &Results) -> Process {
+    let folder = results.0.display().to_string();
+    let args = [
+        "run",
+        "table1",
+        "--points=quick",
+        "--attempts=1",
+        "--out",
+        &folder,
+    ];
+    let lab = Process::spawn(command(&args).stderr(Stdio::null())).unwrap();
+    let (start, clock) = (Instant::now(), format!("longsplice-lab-{}.clock", lab.pid()));
+    while !left_by(&lab).contains(&clock) || fs::read(CLOCK).unwrap() != b"1\n" {
+        assert!(
+            lab.is_running(),
+            "this test needs root, and the program longsplice"
+        );
+        assert!(start.elapsed() < Duration::from_secs(60), "{:?}", left_by(&lab));
+        // Poll, because no event announces it.
+        thread::sleep(Duration::from_millis(5));
+    }
+    let left = left_by(&lab);
+    let pins = format!("longsplice-lab-{}-0", lab.pid());
+    for kind in [&pins, ".sock", ".log", ".lock"] {
+        assert!(left.iter().any(|name| name.ends_with(kind)), "{kind}: {left:?}");
+    }
+    lab
+}
+
+/// Returns the names of pins, files and namespaces of a run.
+fn left_by(lab: &Process) -> Vec<String> {
+    let marks = [".", "-"].map(|end| format!("-{}{end}", lab.pid()));
+    let temporary = std::env::temp_dir();
+    let folders = ["/sys/fs/bpf", "/run", "/run/longsplice", "/run/netns"].map(Path::new);
+    let entries = folders
+        .into_iter()
+        .chain([&*temporary])
+        .flat_map(fs::read_dir)
+        .flatten();
+    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    names
+        .filter(|name| marks.iter().any(|mark| name.contains(mark)))
+        .collect()
+}
+
+#[test]
+fn an_interrupted_experiment_leaves_nothing() {
+    let _turn = one_at_a_time();
+    let (results, clock) = (Results::new(), fs::read(CLOCK).unwrap());
+    let run = measuring(&results);
+    run.kill(Signal::TERM).unwrap();
+    let status = run.wait(Duration::from_secs(20)).unwrap().expect("it ends");
+    assert_eq!(status.code(), Some(143));
+    assert_eq!(left_by(&run), [""; 0]);
+    assert_eq!(fs::read(CLOCK).unwrap(), clock);
+}
+
+#[test]
+fn what_a_killed_experiment_left_is_removed_by_the_next_run_and_cleaned() {
+    let _turn = one_at_a_time();
+    let (results, clock) = (Results::new(), fs::read(CLOCK).unwrap());
+    // A run that has no place for its results ends at once.
+    for next in [&["clean", "lab-exp"][..], &["run", "fig5", "--out", "/proc/none"]] {
+        let run = measuring(&results);
+        run.kill(Signal::KILL).unwrap();
+        run.wait(None).unwrap();
+        // A daemon that was killed as it began leaves a directory under another name.
+        let begun = format!("/sys/fs/bpf/longsplice-lab-{0}-1~{0}-0", run.pid());
+        fs::create_dir(begun).unwrap();
+        let output = lab(next);
+        let says = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            output.status.success() || says.contains("cannot make /proc/none"),
+            "{says}"
+        );
+        assert_eq!(left_by(&run), [""; 0], "{next:?}");
+        assert_eq!(fs::read(CLOCK).unwrap(), clock, "{next:?}");
+    }
 }

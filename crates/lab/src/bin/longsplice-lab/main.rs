@@ -26,7 +26,7 @@ fn main() -> ExitCode {
 }
 
 fn run(command: Subcommand) -> Result<ExitCode> {
-    cleanup::install()?;
+    cleanup::install_then(experiment::remove_own)?;
     match command {
         Subcommand::Up(up) => net::up(&up),
         Subcommand::Exec(exec) => run_inside(&exec),
@@ -54,7 +54,9 @@ fn run(command: Subcommand) -> Result<ExitCode> {
         }
         Subcommand::Clean { prefix } => {
             eprintln!("{} namespaces removed", cleanup::sweep(&prefix)?);
-            experiment::sweep();
+            if experiment::NAME.starts_with(&prefix) {
+                experiment::sweep()?;
+            }
             Ok(ExitCode::SUCCESS)
         }
     }

@@ -61,7 +61,7 @@ pub(crate) enum Subcommand {
     /// Remove what killed runs of this program, or of tests, left behind
     #[command(alias = "sweep")]
     Clean {
-        /// Prefix of the names of the namespaces
+        /// Prefix of the names of the namespaces; those of experiments begin with `lab-exp`
         #[arg(default_value = "")]
         prefix: String,
     },

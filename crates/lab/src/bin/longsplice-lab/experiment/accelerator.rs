@@ -14,12 +14,10 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use super::cost::Cost;
+use super::remains::{file, remove};
 
 /// Longest time until a daemon serves, and until it has ended.
 const PATIENCE: Duration = Duration::from_secs(20);
-
-/// Folder of the pins of all daemons.
-const PINS: &str = "/sys/fs/bpf";
 
 /// Program `longsplice`.
 #[derive(Debug, Clone)]
@@ -134,62 +132,13 @@ impl Drop for Accelerator {
         // Kill it: an orderly end would release the flows of a run that is over, and take seconds.
         let _ = self.process.kill(Signal::KILL);
         let _ = self.process.wait(PATIENCE);
-        unpin(&Path::new(PINS).join(format!("longsplice-{}", self.instance)));
-        let lock = format!("{}.lock", self.instance);
-        let _ = fs::remove_file(Path::new("/run/longsplice").join(lock));
-        for kind in ["sock", "log"] {
-            let _ = fs::remove_file(file(&self.instance, kind));
-        }
+        remove(|instance| instance == self.instance);
     }
-}
-
-/// Removes what daemons of killed or interrupted runs left pinned, and returns their number.
-pub(crate) fn sweep() -> usize {
-    let Ok(entries) = fs::read_dir(PINS) else { return 0 };
-    let names = entries
-        .flatten()
-        .filter_map(|entry| entry.file_name().into_string().ok());
-    let is_left = |name: &String| owner(name).is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists());
-    let left: Vec<String> = names.filter(is_left).collect();
-    left.iter().for_each(|name| unpin(&Path::new(PINS).join(name)));
-    left.len()
-}
-
-/// Returns the id of the process whose daemon has these pins; `None` for those of others.
-fn owner(name: &str) -> Option<u32> {
-    let (pid, count) = name.strip_prefix("longsplice-lab-")?.split_once('-')?;
-    count.parse::<u32>().ok()?;
-    pid.parse().ok()
-}
-
-/// Removes pins, links before maps.
-fn unpin(pins: &Path) {
-    for folder in [pins.join("links"), pins.to_owned()] {
-        let _ = fs::remove_dir_all(folder);
-    }
-}
-
-/// Returns a file of an instance.
-fn file(instance: &str, kind: &str) -> PathBuf {
-    std::env::temp_dir().join(format!("longsplice-{instance}.{kind}"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_owner_of_pins_is_in_their_name() {
-        assert_eq!(owner("longsplice-lab-4711-2"), Some(4711));
-        for other in [
-            "longsplice-test-4711-2",
-            "longsplice-lab-x-2",
-            "longsplice-lab-4711",
-            "longsplice",
-        ] {
-            assert_eq!(owner(other), None, "{other}");
-        }
-    }
 
     #[test]
     fn a_program_that_is_named_must_be_there() {

@@ -1,6 +1,7 @@
 //! Costs of a node's work, read from its daemon and the kernel.
 
 use std::fs;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use serde::Serialize;
@@ -8,6 +9,9 @@ use serde_json::Value;
 
 /// Switch of the kernel's clock for eBPF programs.
 const CLOCK: &str = "/proc/sys/kernel/bpf_stats_enabled";
+
+/// Folder that only root writes to.
+const KEPT: &str = "/run";
 
 /// Payload of a full segment with timestamps, at an MTU of 1,500.
 const SEGMENT: f64 = 1448.0;
@@ -78,22 +82,47 @@ impl Cost {
 
 /// Clock of the kernel's eBPF programs, which costs them some 20 ns each time. Dropping it sets it as it was.
 #[derive(Debug)]
-pub(super) struct Clock {
-    before: String,
-}
+pub(super) struct Clock;
 
 impl Clock {
     pub(super) fn start() -> anyhow::Result<Clock> {
         let before = fs::read_to_string(CLOCK).context("cannot read kernel.bpf_stats_enabled")?;
+        let kept = kept(std::process::id());
+        fs::write(&kept, before).with_context(|| format!("cannot write {}", kept.display()))?;
         fs::write(CLOCK, "1").context("cannot set kernel.bpf_stats_enabled")?;
-        Ok(Clock { before })
+        Ok(Clock)
     }
 }
 
 impl Drop for Clock {
     fn drop(&mut self) {
-        // It could be set before, so this works, too.
-        let _ = fs::write(CLOCK, self.before.trim());
+        restore_clock(|pid| pid == std::process::id());
+    }
+}
+
+/// Returns the file that holds the setting of before, while a process has the clock on. A restart of the machine takes
+/// both away.
+fn kept(pid: u32) -> PathBuf {
+    Path::new(KEPT).join(format!("longsplice-lab-{pid}.clock"))
+}
+
+/// Sets the clock as it was before processes that are over had it on.
+pub(super) fn restore_clock(is_over: impl Fn(u32) -> bool) {
+    for entry in fs::read_dir(KEPT).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let pid = name.to_str().and_then(|name| {
+            name.strip_prefix("longsplice-lab-")?
+                .strip_suffix(".clock")?
+                .parse()
+                .ok()
+        });
+        if pid.is_some_and(&is_over)
+            && let Ok(before) = fs::read_to_string(entry.path())
+        {
+            // It could be set before, so this works, too.
+            let _ = fs::write(CLOCK, before.trim());
+            let _ = fs::remove_file(entry.path());
+        }
     }
 }
 

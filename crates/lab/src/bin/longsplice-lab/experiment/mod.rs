@@ -16,6 +16,7 @@ mod plot;
 mod points;
 mod queue;
 mod raster;
+mod remains;
 mod returning;
 mod scene;
 mod table;
@@ -28,11 +29,11 @@ use std::time::{Instant, SystemTime};
 use anyhow::{Context, Result};
 
 use accelerator::Program;
-pub(crate) use accelerator::sweep;
 use figure::{Figure, Point, Series, Source, median, number};
 use measure::Laboratory;
 use plan::{Experiment, Points};
 use points::Part;
+pub(crate) use remains::{NAME, remove_own, sweep};
 
 /// Exit status of a run with points that do not count.
 const DOES_NOT_COUNT: u8 = 3;
@@ -86,7 +87,7 @@ pub(crate) fn list() -> ExitCode {
 pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     let experiments = chosen(&args.experiments)?;
     let program = Program::find(args.longsplice.as_deref())?;
-    sweep();
+    sweep()?;
     fs::create_dir_all(&args.out).with_context(|| format!("cannot make {}", args.out.display()))?;
     let start = Instant::now();
     let mut all_count = true;

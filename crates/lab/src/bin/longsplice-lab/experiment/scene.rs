@@ -12,6 +12,7 @@ use super::accelerator::{Accelerator, Program};
 use super::cost::{Clock, Cost};
 use super::load::{FlowOutcome, FlowSpec, Load};
 use super::queue::{QueueSample, Sampler};
+use super::remains::NAME;
 
 /// Longest time for which a request to a node is repeated while it is refused.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -174,7 +175,7 @@ impl Scene {
     pub(crate) fn run(&self, program: &Program, seed: u64) -> anyhow::Result<Outcome> {
         let spec = self.graph(seed);
         let graph = cores::apart(
-            || Graph::new("lab-exp", Family::V4, &spec),
+            || Graph::new(NAME, Family::V4, &spec),
             |graph| graph.nodes().into_iter().map(|(_, node)| node).collect(),
         )?;
         self.settle(&graph)?;
