@@ -3,11 +3,14 @@
 use std::{
     net::{SocketAddr, TcpListener, TcpStream},
     os::fd::{AsFd, AsRawFd},
+    process::Command,
+    thread,
 };
 
 use rustix::process::Signal;
 use socket2::{Domain, Socket, Type};
 
+use longsplice_lab::not_run;
 use longsplice_tests::{Bed, Config, Daemon, Load, Pair, Policy, SOON, eventually, patient, soon, times};
 
 const BYTES: u64 = 200_000;
@@ -384,6 +387,40 @@ fn sockets_that_were_not_passed_are_not_taken() {
         bed.daemon.terminate();
         assert_eq!(bed.daemon.join(), Some(0));
     }
+}
+
+/// The tool of systemd that stands for a socket unit listens, and starts the daemon with the first connection.
+#[test]
+fn the_first_connection_to_a_socket_of_systemd_starts_the_daemon() {
+    let program = "systemd-socket-activate";
+    if Command::new(program).arg("--version").output().is_err() {
+        return not_run("there is no systemd-socket-activate");
+    }
+    let mut bed = bed("activation-systemd");
+    name_the_listener(&mut bed);
+    let front = front(&bed, 8090);
+    let daemon = std::mem::replace(&mut bed.daemon, Daemon::new(&[]));
+    bed.daemon = daemon.under(&[program, "--fdname=web", "--listen", &front.to_string()]);
+    let Bed {
+        daemon,
+        net,
+        listener,
+        ..
+    } = &mut bed;
+    let mut first = thread::scope(|scope| {
+        let first = scope.spawn(|| {
+            soon("the tool to listen", || net.forwarder.listens_at(8090).unwrap());
+            Pair::connect(&net.client, front, listener)
+        });
+        daemon.start(&net.forwarder);
+        first.join().unwrap()
+    });
+    bed.daemon.wait_state(first.client_port(), &["detached"]);
+    first.exchange(BYTES);
+    connect(&bed, 8090, "detached").exchange(BYTES);
+    bed.daemon.terminate();
+    assert_eq!(bed.daemon.join(), Some(0));
+    first.exchange(BYTES);
 }
 
 /// The successor ends before its predecessor, so nothing adopts that one's flows: they end with the last process.
