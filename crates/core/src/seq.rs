@@ -5,6 +5,8 @@ use std::{
     ops::{Add, Neg, Sub},
 };
 
+use serde::{Deserialize, Serialize};
+
 /// Sequence number: a point on a circle of 2^32 (RFC 9293 section 3.4).
 ///
 /// Comparisons hold for two points less than 2^31 apart, which windows of at most 2^30 bytes ensure (RFC 7323 section
@@ -114,8 +116,8 @@ impl Sub<Seq> for Seq {
 /// Translation from one sequence space to another: a constant for each direction of a pair, known since both
 /// handshakes, as long as no bytes are inserted into the stream or removed from it.
 ///
-/// `seq + offset` translates, `seq - offset` translates back.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+/// `seq + offset` translates, `seq - offset` translates back. Written out, it is its number modulo 2^32.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[must_use]
 pub struct Offset(u32);
 

@@ -83,7 +83,7 @@ pub use api::*;
 pub use longsplice_core::idle::{IdlePolicy, Keepalive, ParseKeepaliveError};
 pub use longsplice_core::{
     advisor::{Distance, LOSS_SEGMENTS, LOSSY, Thresholds},
-    limit, policy, reason, terms,
+    limit, policy, reason, seq, terms,
 };
 pub use longsplice_dataplane::{ParseXdpModeError, PerSide, Side, SuccessorAction, XdpMode, monotonic};
 pub use relay::idle::keep_alive;

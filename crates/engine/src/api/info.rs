@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, net::SocketAddr};
 
-use longsplice_core::reason::RelayReason;
+use longsplice_core::{reason::RelayReason, seq::Offset};
 use serde::{Deserialize, Serialize};
 
 /// Identifies a flow for as long as its record lives, through splices and returns. The instance does not use it again
@@ -55,9 +55,9 @@ pub struct DirectionInfo {
     pub bytes: u64,
     /// True if the sender has sent its FIN.
     pub fin: bool,
-    /// Offset that is added to sequence numbers while spliced, modulo 2^32; 0 also if it is not known.
+    /// Offset that is added to sequence numbers while spliced; 0 also if it is not known.
     #[serde(default)]
-    pub seq_offset: u32,
+    pub seq_offset: Offset,
     /// True if the translation changes nothing but the time to live (papers' section III-F).
     #[serde(default)]
     pub identity: bool,

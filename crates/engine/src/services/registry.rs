@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use longsplice_core::reason::RelayReason;
+use longsplice_core::{reason::RelayReason, seq::Offset};
 use longsplice_dataplane::{Direction, Leg, PerSide, Side};
 use parking_lot::Mutex;
 use tokio::{
@@ -213,7 +213,7 @@ impl Entry {
         let direction = |side: Side| {
             let mut translated = seen.translated[side];
             if seen.state == FlowState::Relay {
-                (translated.seq_offset, translated.identity) = (0, false);
+                (translated.seq_offset, translated.identity) = (Offset::default(), false);
             }
             let relayed = self.earlier[side] + self.relayed[side].load(Ordering::Relaxed);
             DirectionInfo {
@@ -256,7 +256,7 @@ pub(crate) fn direction_info(d: &Direction) -> DirectionInfo {
     DirectionInfo {
         bytes: d.bytes,
         fin: d.fin,
-        seq_offset: d.seq_off.raw(),
+        seq_offset: d.seq_off,
         identity: d.identity,
     }
 }
