@@ -8,6 +8,7 @@ use std::{
     thread,
 };
 
+use longsplice_engine::Side;
 use longsplice_lab::{Emulated, Family, Line, LineOptions, Namespace, not_run};
 use longsplice_tests::{SOON, blind::Blind, nft, rng, soon, veth_line};
 
@@ -87,6 +88,94 @@ fn firewalls_are_passed_in_each_state() {
         let (taken, released) = totals(&node.daemon.status());
         assert!(taken == 4 && released >= 2, "{taken} and {released}");
     }
+}
+
+/// Drops by default on input, as many a router does, and says nothing of the mark.
+const DROPS_ON_INPUT: &str = "
+table inet firewall {
+    chain in { type filter hook input priority 0; policy drop;
+        meta l4proto ipv6-icmp accept
+        ct state established,related accept
+    }
+    chain forward { type filter hook forward priority 0; policy drop;
+        meta l4proto ipv6-icmp accept
+        ct state established,related accept
+        ct state new tcp flags & (syn | ack) == syn accept
+    }
+}";
+
+/// Drops by default on output.
+const DROPS_ON_OUTPUT: &str = "
+table inet firewall {
+    chain out { type filter hook output priority 0; policy drop;
+        meta l4proto ipv6-icmp accept
+        ct state new,established,related accept
+    }
+}";
+
+/// Behind a firewall that drops the segments of the node's sockets connections are as without the node, whoever speaks first: the
+/// first one is given back, others are not taken over. The log names the remedy once.
+#[test]
+fn a_firewall_that_drops_by_default_costs_no_connection() {
+    if !tracks() {
+        return;
+    }
+    for (family, firewall) in [
+        (Family::V4, DROPS_ON_INPUT),
+        (Family::V6, DROPS_ON_INPUT),
+        (Family::V4, DROPS_ON_OUTPUT),
+        (Family::V6, DROPS_ON_OUTPUT),
+    ] {
+        for speaks_first in Side::BOTH {
+            let link = || "rtt20".parse().unwrap();
+            let net = Emulated::of(family, "acc-wall-drops", link(), link()).unwrap();
+            nft(&net.forwarder, firewall);
+            let node = Node::new(net, &[]);
+            for connections in 1..=3 {
+                let mut pair = node.connect();
+                let [first, second] = pair.ends(speaks_first);
+                first.send(100_000);
+                second.receive(100_000);
+                pair.exchange(100_000);
+                pair.close();
+                let status = node.daemon.status();
+                assert_eq!(
+                    (totals(&status), passed_through(&status, "firewall")),
+                    ((0, 0), connections),
+                    "{family:?}, {speaks_first:?}"
+                );
+            }
+            let log = node.daemon.log();
+            let named = log.matches("meta mark & 0xff000000 == 0x4c000000 accept").count();
+            assert_eq!(named, 1, "{log}");
+        }
+    }
+}
+
+/// A firewall that comes later closes the way of further connections, once a few in a row were given back.
+#[test]
+fn connections_are_given_back_when_a_firewall_comes_later() {
+    const FEW: u64 = 3;
+    if !tracks() {
+        return;
+    }
+    let node = Node::new(long_path("acc-wall-later"), &[]);
+    let mut pair = node.connect();
+    pair.exchange(100_000);
+    pair.close();
+    nft(&node.net.forwarder, DROPS_ON_INPUT);
+    for given_back in 1..=FEW + 1 {
+        assert!(!node.daemon.log().contains("0x4c000000") || given_back > FEW);
+        let mut pair = node.connect();
+        pair.exchange(100_000);
+        pair.close();
+        let status = node.daemon.status();
+        assert_eq!(
+            (totals(&status).0, passed_through(&status, "firewall")),
+            (1, given_back)
+        );
+    }
+    assert!(node.daemon.log().contains("0x4c000000"), "{}", node.daemon.log());
 }
 
 /// Counts what the node sends that connection tracking finds invalid.

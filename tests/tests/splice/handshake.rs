@@ -67,13 +67,26 @@ impl Lab {
             let mut handshakes = Handshakes::new(&splicer);
             let mut seen = 0;
             tokio::spawn(async move {
-                while let Ok(some) = packets.next().await {
+                let opened = |taken| {
+                    if let Taken::Opened(opened) = taken {
+                        sender.send(opened.pair).unwrap();
+                    }
+                };
+                loop {
+                    let some = tokio::select! {
+                        next = packets.next() => match next {
+                            Ok(some) => some,
+                            Err(_) => break,
+                        },
+                        () = handshakes.due() => Vec::new(),
+                    };
                     for packet in some {
                         seen += 1;
                         if !lost(seen) {
-                            take(&mut handshakes, &packet, |pair| sender.send(pair).unwrap());
+                            take(&mut handshakes, &packet).into_iter().for_each(opened);
                         }
                     }
+                    handshakes.look().into_iter().for_each(opened);
                 }
             });
         };
@@ -97,12 +110,8 @@ impl Lab {
     }
 }
 
-fn take(handshakes: &mut Handshakes, packet: &RulePacket, then: impl FnOnce(Near)) {
-    match handshakes.take(packet, |_| Admission::TakeOver) {
-        Ok(Some(Taken::Opened(opened))) => then(opened.pair),
-        Ok(_) => {}
-        Err(error) => panic!("{error}"),
-    }
+fn take(handshakes: &mut Handshakes, packet: &RulePacket) -> Option<Taken> {
+    handshakes.take(packet, |_| Admission::TakeOver).unwrap()
 }
 
 fn connect_to(client: &Namespace, server: SocketAddr) -> TcpStream {

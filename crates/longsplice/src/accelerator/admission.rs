@@ -78,7 +78,13 @@ impl Accelerator {
     pub(super) fn admission(self: &Arc<Self>, step: &Step) -> Admission {
         let objection = self
             .objection(step)
-            .or_else(|| (!self.has_room(step)).then_some(PassReason::Limit));
+            .or_else(|| (!self.has_room(step)).then_some(PassReason::Limit))
+            // Ask last: a trial is one that is taken over.
+            .or_else(|| {
+                self.firewall
+                    .objects(step.answer.is_some())
+                    .then_some(PassReason::Firewall)
+            });
         if let Some(reason) = objection {
             self.pass_through((step.client, step.server), reason);
             return Admission::PassThrough;
@@ -90,7 +96,9 @@ impl Accelerator {
             EarlyAccept::Always => true,
         };
         // Clients that may be forged addresses take a part of the room only.
-        let may_be_early = step.answer.is_none() && self.early.connecting() < self.most_unconfirmed();
+        let may_be_early = step.answer.is_none()
+            && self.early.connecting() < self.most_unconfirmed()
+            && !self.firewall.is_closed();
         match is_early && may_be_early && self.early.admits() {
             true => {
                 if self.holds_at(step) >= self.config.max_connections as usize {

@@ -27,6 +27,8 @@ pub(crate) enum PassReason {
     OwnAddress,
     /// The kernel would not forward its SYN.
     NotForwarded,
+    /// A firewall of this host drops the segments of taken-over connections.
+    Firewall,
     /// Only one direction of its handshake passes this node.
     Asymmetric,
     /// The client has not acknowledged the answer of its server for 20 s.

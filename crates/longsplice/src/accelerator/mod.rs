@@ -10,6 +10,7 @@ mod buffers;
 mod counts;
 mod distances;
 mod early;
+mod firewall;
 mod losses;
 pub(crate) mod passed;
 mod plain_traffic;
@@ -44,6 +45,7 @@ use self::{
     counts::Counts,
     distances::Distances,
     early::EarlyAnswers,
+    firewall::Firewall,
     losses::{Released, ReleasedTable},
     passed::PassedList,
     release::Carried,
@@ -65,6 +67,7 @@ pub(crate) struct Accelerator {
     distances: Mutex<Distances>,
     passed: Mutex<PassedList>,
     notrack: Notrack,
+    firewall: Firewall,
     /// Connections that were released.
     released: Mutex<ReleasedTable>,
     /// Taken-over connections that a task carries.
@@ -101,6 +104,7 @@ impl Accelerator {
             shared: Arc::clone(shared),
             buffers: Buffers::default(),
             notrack,
+            firewall: Firewall::default(),
             counts: Counts::default(),
             distances: Mutex::default(),
             passed: Mutex::default(),
@@ -207,6 +211,10 @@ impl Accelerator {
             Taken::Unconfirmed { client, server } => {
                 self.pass_through((client, server), PassReason::Unconfirmed);
             }
+            Taken::Undelivered { client, server } => {
+                self.firewall.note_dropped();
+                self.pass_through((client, server), PassReason::Firewall);
+            }
             Taken::Refused {
                 client,
                 server,
@@ -228,6 +236,7 @@ impl Accelerator {
     /// Has a task carry a connection that was just taken over. `keepalive`: probes of its ends while it is idle.
     fn open(self: &Arc<Self>, opened: Opened, keepalive: Option<Keepalive>) {
         self.early.prove();
+        self.firewall.note_opened();
         self.counts.taken_over();
         let Opened { pair, step, handle } = opened;
         let client = self.interfaces.place(step.client_interface);

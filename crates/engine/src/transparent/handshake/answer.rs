@@ -107,12 +107,23 @@ impl Handshakes {
             },
             sockets,
             step,
+            packet: packet.clone(),
+            acknowledged_at: None,
             built_in: Duration::ZERO,
             seq,
             ack,
         }));
         self.pending.set_stage(&ends, waiting);
-        self.send_marked(ends.0, &answer.onward)?;
+        match self.send_marked(ends.0, &answer.onward) {
+            // A firewall drops it on output (`nf_hook_slow`).
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                self.pending.set_stage(&ends, Stage::Passed);
+                self.splicer.let_in(packet)?;
+                let (client, server) = ends;
+                return Ok(Some(Taken::Undelivered { client, server }));
+            }
+            sent => sent?,
+        }
         if let Some(Stage::Unconfirmed(waiting)) = self.pending.get_mut(&ends).map(|known| &mut known.stage) {
             waiting.built_in = began.elapsed();
         }

@@ -15,6 +15,7 @@ mod known_servers;
 mod opening;
 mod overdue;
 mod pending;
+mod reach;
 mod sockets;
 mod step;
 mod table;
@@ -36,6 +37,7 @@ use self::{
     opening::{ACK, Opening, SYN},
     overdue::Overdue,
     pending::{Answered, Ends, Pending, Stage, leg_of},
+    reach::Looks,
     sockets::toward_client,
     table::Table,
 };
@@ -100,6 +102,8 @@ pub struct Handshakes {
     servers: KnownServers,
     /// Those whose client may have its answer from elsewhere.
     overdue: Overdue,
+    /// Looks at sockets that have not received what their client has sent.
+    looks: Looks,
     /// Time of the last look at those whose client has not acknowledged the answer.
     tended: Instant,
     /// Time of the last search for old ones.
@@ -116,6 +120,7 @@ impl Handshakes {
             pending: Table::default(),
             servers: KnownServers::default(),
             overdue: Overdue::new(splicer),
+            looks: Looks::default(),
             tended: Instant::now(),
             swept: Instant::now(),
             overflowed: None,
@@ -164,18 +169,22 @@ impl Handshakes {
     pub async fn due(&self) {
         tokio::select! {
             () = self.overdue.due() => {}
+            () = self.looks.due() => {}
             () = self.unconfirmed_are_due() => {}
         }
     }
 
     /// Looks for SYNs that have had no answer for a while: the next acknowledgement of their client shows that it has an
     /// answer, which takes another way ([`Taken::HalfSeen`]). Lets connections pass through whose client has not
-    /// acknowledged the answer ([`Taken::Unconfirmed`]).
+    /// acknowledged the answer ([`Taken::Unconfirmed`]), and those whose client's segments do not reach its socket
+    /// ([`Taken::Undelivered`]).
     #[must_use]
     pub fn look(&mut self) -> Vec<Taken> {
         let is_unanswered = |ends: &Ends| self.pending.get(ends).is_some_and(Pending::is_unanswered);
         self.overdue.look(is_unanswered);
-        self.tend_unconfirmed()
+        let mut seen = self.look_at_sockets();
+        seen.extend(self.tend_unconfirmed());
+        seen
     }
 
     /// Forgets handshakes that were begun too long ago, at most once a second.

@@ -14,7 +14,7 @@ use super::{
     step::Step,
     unheard::Unheard,
 };
-use crate::FlowHandle;
+use crate::{FlowHandle, services::rules::RulePacket};
 
 /// Addresses of a connection's ends: the client, the server.
 pub(super) type Ends = (SocketAddr, SocketAddr);
@@ -93,6 +93,10 @@ pub(super) struct Unconfirmed {
     pub(super) answered: Answered,
     pub(super) sockets: Unheard,
     pub(super) step: Step,
+    /// Answer of the server, as it came in.
+    pub(super) packet: RulePacket,
+    /// Time at which the rules saw the client's acknowledgement. Until then there is none.
+    pub(super) acknowledged_at: Option<Instant>,
     /// Time in which the sockets were built, and the answer sent on.
     pub(super) built_in: Duration,
     /// Number of the client's first byte.

@@ -70,6 +70,14 @@ pub enum Taken {
         /// End that answers.
         server: SocketAddr,
     },
+    /// A firewall of this host drops what the client sends to its socket, or what the socket sends: the connection passes
+    /// through.
+    Undelivered {
+        /// End that opens the connection.
+        client: SocketAddr,
+        /// End that answers.
+        server: SocketAddr,
+    },
     /// The system refused the sockets: the connection passes through.
     Refused {
         /// End that opens the connection.

@@ -114,6 +114,7 @@ mod tests {
     use super::*;
     use crate::{
         FlowHandle,
+        services::rules::RulePacket,
         transparent::handshake::{
             opening::{Opening, SYN, tests::frame},
             pending::{Answered, Unconfirmed},
@@ -161,6 +162,14 @@ mod tests {
                 unconfirmed: 0,
                 window: 0,
             },
+            packet: RulePacket {
+                rule: 0,
+                copy: false,
+                ifindex: 1,
+                at: 0,
+                packet: Vec::new(),
+            },
+            acknowledged_at: None,
             built_in: Duration::ZERO,
             seq: syn.seq,
             ack: syn.ack,

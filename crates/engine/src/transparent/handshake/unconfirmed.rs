@@ -50,13 +50,29 @@ impl Handshakes {
         if !waiting.is_confirmed_by(segment) {
             return Ok(None);
         }
-        let acknowledgement = waiting.answered.acknowledgement.clone();
-        let sent_at = waiting.answered.sent_at.filter(|_| segment.is_bare);
+        let sent_at = waiting.answered.sent_at.take().filter(|_| segment.is_bare);
         let round_trip = sent_at.and_then(|sent| at.checked_sub(sent));
         if let Some(time) = round_trip {
             let time = Duration::from_nanos(time);
             waiting.answered.handle.note_round_trip(Side::Client, time);
         }
+        if !waiting.sockets.are_reached() {
+            if waiting.acknowledged_at.is_none() {
+                waiting.acknowledged_at = Some(began);
+                self.looks.begin(ends);
+            }
+            return Ok(None);
+        }
+        self.confirm(ends, began)
+    }
+
+    /// Tells the server of a client that has acknowledged the answer, and returns the connection. `began`: the moment of
+    /// the look at that.
+    pub(super) fn confirm(&mut self, ends: Ends, began: Instant) -> io::Result<Option<Taken>> {
+        let Some(Stage::Unconfirmed(waiting)) = self.pending.get(&ends).map(|known| &known.stage) else {
+            return Ok(None);
+        };
+        let acknowledgement = waiting.answered.acknowledgement.clone();
         let built_in = waiting.built_in;
         // If it cannot be sent, the server repeats its answer, and the client this segment.
         self.send_marked(ends.1, &acknowledgement.unwrap_or_default())?;
@@ -130,7 +146,7 @@ impl Handshakes {
     }
 
     /// Lets a connection pass through whose client has not acknowledged the answer; opens it if the client has.
-    fn pass(&mut self, ends: Ends) -> Option<Taken> {
+    pub(super) fn pass(&mut self, ends: Ends) -> Option<Taken> {
         let known = self.pending.get_mut(&ends)?;
         let Stage::Unconfirmed(waiting) = &mut known.stage else {
             return None;

@@ -35,6 +35,14 @@ impl Unheard {
         Ok(unheard)
     }
 
+    /// Returns false if the client's socket has received nothing so far.
+    pub(super) fn are_reached(&self) -> bool {
+        let segments = |both: &PerSide<OwnedFd>| tcp_info(&both.client).map(|info| info.segs_in());
+        // A socket that cannot be asked is trusted.
+        let has_none = |both| segments(both).is_ok_and(|segments| segments == 0);
+        !self.0.as_ref().is_some_and(has_none)
+    }
+
     /// Takes both sockets out, which are the caller's then.
     pub(super) fn take(&mut self) -> Option<PerSide<OwnedFd>> {
         self.0.take()
