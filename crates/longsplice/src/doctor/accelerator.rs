@@ -1,5 +1,7 @@
 //! Checks what a transparent accelerator needs besides splicing, and what makes it slow.
 
+use serde_json::Value;
+
 use super::{Env, Finding};
 
 /// Bytes of a leg's buffer below which the window limits a long path: 80 Mbit/s over 100 ms.
@@ -13,6 +15,9 @@ const POOL: &str = "/proc/sys/net/ipv4/tcp_mem";
 
 /// Exempts taken-over connections from connection tracking without nftables.
 const NOTRACK: &str = "for CHAIN in PREROUTING OUTPUT; do iptables -t raw -A $CHAIN -m mark --mark 0x4c000000/0xff000000 -j CT --notrack; done";
+
+/// Mark of taken-over connections, as nftables lists it.
+const MARK: &str = "1275068416";
 
 pub(super) fn forwarding(env: &dyn Env) -> Vec<Finding> {
     let is_off = |path: &str| env.value(path).is_ok_and(|value| value == "0");
@@ -53,6 +58,51 @@ pub(super) fn tracking(env: &dyn Env) -> Vec<Finding> {
         .mend(NOTRACK),
     };
     vec![finding]
+}
+
+/// Looks for chains that drop by default what the daemon's sockets receive or send. Without the program `nft`, or the right to
+/// list, there is no finding.
+pub(super) fn firewall(env: &dyn Env) -> Vec<Finding> {
+    let listed = env.run("nft", &["-j", "list", "ruleset"]);
+    let listed: Value = listed
+        .ok()
+        .and_then(|text| serde_json::from_str(&text).ok())
+        .unwrap_or_default();
+    let all = listed["nftables"].as_array().map_or(&[][..], Vec::as_slice);
+    let table = |one: &Value| ["family", "table"].map(|key| one[key].clone());
+    let accepts_all = |expressions: &Value| {
+        let is_free = |one: &Value| ["accept", "counter"].iter().any(|key| one.get(key).is_some());
+        expressions.as_array().is_some_and(|all| all.iter().all(is_free))
+    };
+    let accepts = |chain: &Value| {
+        let mut rules = all.iter().map(|one| &one["rule"]);
+        rules.any(|rule| {
+            table(rule) == table(chain)
+                && (rule["expr"].to_string().contains(MARK)
+                    || rule["chain"] == chain["name"] && accepts_all(&rule["expr"]))
+        })
+    };
+    let is_closed = |chain: &&Value| {
+        let is_one_of =
+            |key: &str, these: &[&str]| chain[key].as_str().is_some_and(|name| these.contains(&name));
+        is_one_of("family", &["inet", "ip", "ip6"])
+            && is_one_of("hook", &["input", "output"])
+            && is_one_of("policy", &["drop"])
+            && !accepts(chain)
+    };
+    let told = |chain: &Value| {
+        let [family, table, name, hook] =
+            ["family", "table", "name", "hook"].map(|key| chain[key].as_str().unwrap_or_default());
+        let text = format!(
+            "the chain `{name}` of the table `{family} {table}` drops by default on {hook}, and the table has no rule for the mark of \
+             taken-over connections: unless another rule accepts them, connections pass through (`firewall`)"
+        );
+        Finding::notice("firewall", text).mend(format!(
+            "nft insert rule {family} {table} {name} meta mark and 0xff000000 == 0x4c000000 accept"
+        ))
+    };
+    let chains = all.iter().map(|one| &one["chain"]);
+    chains.filter(is_closed).map(told).collect()
 }
 
 pub(super) fn congestion(env: &dyn Env) -> Vec<Finding> {

@@ -121,6 +121,7 @@ const CHECKS: &[Check] = &[
 const ACCELERATOR_CHECKS: &[Check] = &[
     accelerator::forwarding,
     accelerator::tracking,
+    accelerator::firewall,
     accelerator::congestion,
     accelerator::buffers,
 ];

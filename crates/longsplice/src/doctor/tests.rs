@@ -422,6 +422,58 @@ fn each_fault_of_an_accelerator_is_found_alone_and_only_where_it_is_asked_for() 
     assert!(found[0].contains("(Operation not permitted)"), "{found:?}");
 }
 
+/// Chains that drop by default are told, unless their table knows the mark, or another family or hook is theirs.
+#[test]
+fn a_firewall_that_drops_taken_over_connections_is_told() {
+    let chain = |family: &str, hook: &str, policy: &str| {
+        format!(
+            r#"{{"chain": {{"family": "{family}", "table": "wall", "name": "its_{hook}", "hook": "{hook}", "policy": "{policy}"}}}}"#
+        )
+    };
+    let found = |entries: &[String]| {
+        let text = format!(r#"{{"nftables": [{}]}}"#, entries.join(","));
+        let fake = Fake::good().with("nft -j list ruleset", &text);
+        let report = examine_accelerator(&fake);
+        assert_eq!(report.accelerate_available, Some(true));
+        told(report)
+    };
+    for (family, hook) in [("inet", "input"), ("ip", "output"), ("ip6", "input")] {
+        let closed = chain(family, hook, "drop");
+        let complaints = found(&[chain(family, hook, "accept"), closed.clone()]);
+        assert_eq!(complaints.len(), 1, "{complaints:?}");
+        let remedy = format!(
+            "→ nft insert rule {family} wall its_{hook} meta mark and 0xff000000 == 0x4c000000 accept"
+        );
+        let says = complaints[0].starts_with("firewall Notice") && complaints[0].ends_with(&remedy);
+        assert!(says, "{complaints:?}");
+        let rule = |table: &str| {
+            format!(
+                r#"{{"rule": {{"family": "{family}", "table": "{table}", "chain": "x", "expr": [{{"match": {{"op": "==", "left": {{"meta": {{"key": "mark"}}}}, "right": {{"prefix": {{"addr": 1275068416, "len": 8}}}}}}}}, {{"accept": null}}]}}}}"#
+            )
+        };
+        assert_eq!(found(&[closed.clone(), rule("wall")]), Vec::<String>::new());
+        assert_eq!(found(&[closed.clone(), rule("another")]).len(), 1);
+        let accepting = |chain: &str, expressions: &str| {
+            format!(
+                r#"{{"rule": {{"family": "{family}", "table": "wall", "chain": "{chain}", "expr": [{expressions}]}}}}"#
+            )
+        };
+        let all = r#"{"counter": {"packets": 0, "bytes": 0}}, {"accept": null}"#;
+        let (own, some) = (format!("its_{hook}"), format!(r#"{{"match": {{}}}}, {all}"#));
+        for (rule, complaints) in [
+            (accepting(&own, all), 0),
+            (accepting(&own, &some), 1),
+            (accepting("x", all), 1),
+        ] {
+            assert_eq!(found(&[closed.clone(), rule]).len(), complaints);
+        }
+    }
+    for (family, hook) in [("inet", "forward"), ("bridge", "input"), ("arp", "input")] {
+        assert_eq!(found(&[chain(family, hook, "drop")]), Vec::<String>::new());
+    }
+    assert_eq!(found(&["7".to_owned()]), Vec::<String>::new());
+}
+
 #[test]
 fn planned_ports_that_are_reserved_are_good() {
     let fake = Fake {
