@@ -48,6 +48,8 @@ pub(super) fn leave(
 
 /// Ends a flow in which nothing has passed for too long, as the reaper ends one without sockets.
 pub(super) fn expire(session: Box<Session<'_>>, flow: Flow) -> io::Result<State<'_>> {
+    // Keep the reaper away: without its sockets, the flow is one that it ends, too.
+    let _alone = session.context.reaping.lock();
     let mut detached = Detached::beside(session, &flow)?;
     if let Some(flow) = detached.close(flow) {
         return Ok(State::resuming(detached.session, flow));
