@@ -15,7 +15,7 @@ here=$PWD/scripts/test-kernels.d
 store=${CARGO_TARGET_DIR:-$PWD/target}/kernels
 family='^linux-image-6\.1\.0-[0-9]+-cloud-amd64$'
 # What the tests need of it that is not built in.
-modules=(veth sch_ingress cls_bpf tun 8021q)
+modules=(veth sch_ingress cls_bpf tun 8021q bridge bonding macvlan ipvlan ipip ip_gre sit)
 # Programs that the tests run, and a shell for what is done before.
 tools=(/bin/busybox ip tc ethtool env setpriv)
 

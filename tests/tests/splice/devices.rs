@@ -1,9 +1,10 @@
-//! Legs over devices of kinds that hosts of containers have: a bridge, macvlan; both legs over one interface.
+//! Legs over devices of kinds that routers and hosts of containers have: a bridge, macvlan, VLAN, a bond, tunnels; both legs over
+//! one interface.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 
-use longsplice_lab::{Family, Line, LineOptions, Namespace};
-use longsplice_tests::{Bed, Config, Daemon, Pair, Policy, family, ip, nodad, soon, veth_line};
+use longsplice_lab::{Family, Line, LineOptions, Namespace, not_run};
+use longsplice_tests::{Bed, Config, Daemon, Pair, Policy, family, ip, ip_in, nodad, soon, veth_line};
 
 const BYTES: u64 = 1 << 20;
 fn net(name: &str) -> Line {
@@ -112,6 +113,123 @@ fn a_leg_over_macvlan() {
         let mut pair = bed.connect();
         to_and_fro(&bed.daemon, &mut pair, state);
     }
+}
+
+/// Makes a device on a node; returns false if the kernel has none of its kind.
+fn make(namespace: &Namespace, device: &str) -> bool {
+    let words = format!("link add {device}");
+    let made = namespace.command("ip").args(words.split_whitespace()).output();
+    let made = made.unwrap();
+    let said = String::from_utf8_lossy(&made.stderr);
+    let is_unknown = said.contains("Unknown device type") || said.contains("not supported");
+    assert!(made.status.success() || is_unknown, "{device}: {said}");
+    made.status.success()
+}
+
+/// Splices a leg over a device `t0` that the client and the forwarder have between them, at both depths, and comes back.
+fn over_a_link_between(name: &str, kind: &str, of_client: &str, of_forwarder: &str, addresses: [IpAddr; 2]) {
+    // The outer headers are those of IPv4.
+    if family() == Family::V6 {
+        return;
+    }
+    for (policy, state) in Policy::BOTH_ON_DEMAND {
+        let net = net(name);
+        let ends = [(&net.client, of_client), (&net.forwarder, of_forwarder)];
+        for ((node, options), address) in ends.into_iter().zip(addresses) {
+            if !make(node, options) {
+                return not_run(&format!("this kernel has no device of kind {kind}"));
+            }
+            let (length, family) = match address {
+                IpAddr::V4(_) => (24, Family::V4),
+                IpAddr::V6(_) => (64, Family::V6),
+            };
+            if family == Family::V6 {
+                node.sysctl("net.ipv6.conf.t0.disable_ipv6", "0").unwrap();
+            }
+            let added = format!("addr add {address}/{length} dev t0 {}", nodad(family));
+            ip_in(family, node, &added);
+            ip(node, "link set t0 up");
+        }
+        let bed = Bed::on(net, policy, |config| {
+            let target = SocketAddr::from(([198, 18, 2, 1], 7000));
+            let front = SocketAddr::from(([0_u16; 8], 8080));
+            config.listener(front, target, policy.splice, policy.detach)
+        });
+        let front = SocketAddr::from((addresses[1], 8080));
+        let mut pair = Pair::connect(&bed.net.client, front, &bed.listener);
+        to_and_fro(&bed.daemon, &mut pair, state);
+    }
+}
+
+/// Returns the addresses of a link of IPv4.
+fn of_v4() -> [IpAddr; 2] {
+    [1, 2].map(|host| IpAddr::from([198, 18, 9, host]))
+}
+
+/// Splices a leg over a tunnel between the addresses of both nodes.
+fn over_a_tunnel(kind: &str, addresses: [IpAddr; 2]) {
+    let [of_client, of_forwarder] = [(1, 2), (2, 1)]
+        .map(|(local, remote)| format!("t0 type {kind} local 198.18.1.{local} remote 198.18.1.{remote}"));
+    over_a_link_between(&format!("dev-{kind}"), kind, &of_client, &of_forwarder, addresses);
+}
+
+#[test]
+fn a_leg_over_a_vlan() {
+    let [of_client, of_forwarder] =
+        ["c0", "f0"].map(|carrier| format!("link {carrier} name t0 type vlan id 7"));
+    over_a_link_between("dev-vlan", "vlan", &of_client, &of_forwarder, of_v4());
+}
+
+#[test]
+fn a_leg_over_ipip() {
+    over_a_tunnel("ipip", of_v4());
+}
+
+#[test]
+fn a_leg_over_gre() {
+    over_a_tunnel("gre", of_v4());
+}
+
+/// Carries IPv6 in IPv4: the legs are of different versions.
+#[test]
+fn a_leg_over_sit() {
+    let addresses = [1, 2].map(|host| IpAddr::from([0x2001, 0xdb8, 9, 0, 0, 0, 0, host]));
+    over_a_tunnel("sit", addresses);
+}
+
+#[test]
+fn a_leg_over_a_bond() {
+    for (policy, state) in Policy::BOTH_ON_DEMAND {
+        let net = net("dev-bond");
+        if !make(&net.forwarder, "t0 type bond mode active-backup") {
+            return not_run("this kernel has no bonds");
+        }
+        for words in ["link set f0 down", "link set f0 master t0", "link set f0 up"] {
+            ip(&net.forwarder, words);
+        }
+        move_address(&net, "t0");
+        let bed = Bed::on(net, policy, |c| c);
+        let mut pair = bed.connect();
+        to_and_fro(&bed.daemon, &mut pair, state);
+    }
+}
+
+/// An ipvlan has the MAC address of its carrier, and its packets pass both.
+#[test]
+fn a_leg_over_ipvlan_is_relayed() {
+    let net = net("dev-ipvlan");
+    if !make(&net.forwarder, "t0 link f0 type ipvlan mode l2") {
+        return not_run("this kernel has no ipvlan");
+    }
+    move_address(&net, "t0");
+    let bed = Bed::on(net, Policy::DETACHED, |c| c);
+    let mut pair = bed.connect();
+    let flow = bed
+        .daemon
+        .wait_flow("the refusal", |f| f.reason.as_deref() == Some("interface"));
+    assert_eq!(flow.state, "relay");
+    pair.exchange(BYTES);
+    pair.close();
 }
 
 /// The server is where the client is: segments leave by the interface by which they came.

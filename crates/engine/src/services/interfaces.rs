@@ -12,7 +12,7 @@ use nix::net::if_::if_indextoname;
 use parking_lot::{Mutex, RwLock};
 use rtnetlink::{
     Handle,
-    packet_route::link::{InfoPortKind, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType},
+    packet_route::link::{InfoKind, InfoPortKind, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType},
 };
 
 /// State of an interface that programs can be put on.
@@ -239,6 +239,7 @@ async fn links(handle: &Handle) -> Result<(HashMap<u32, Link>, HashSet<u32>), rt
         let is_point_to_point =
             flags.contains(LinkFlags::Pointopoint) && !flags.contains(LinkFlags::Broadcast);
         let framing = framing_of(link.header.link_layer_type, is_point_to_point);
+        let framing = framing.filter(|_| !is_ipvlan(&link.attributes));
         let is_up = flags.contains(LinkFlags::Up);
         let name = link.attributes.iter().find_map(|a| match a {
             LinkAttribute::IfName(name) => Some(name.clone()),
@@ -258,6 +259,14 @@ async fn links(handle: &Handle) -> Result<(HashMap<u32, Link>, HashSet<u32>), rt
         }
     }
     Ok((found, others))
+}
+
+/// Returns true for an ipvlan. It has the MAC address of its carrier, and its packets pass both: they would be processed twice.
+pub fn is_ipvlan(attributes: &[LinkAttribute]) -> bool {
+    let is_kind = |info: &LinkInfo| matches!(info, LinkInfo::Kind(InfoKind::IpVlan | InfoKind::IpVtap));
+    attributes
+        .iter()
+        .any(|attribute| matches!(attribute, LinkAttribute::LinkInfo(info) if info.iter().any(is_kind)))
 }
 
 /// Returns true for an interface whose packets belong to another one, its controller. A member of a VRF keeps its own.

@@ -4,7 +4,7 @@ use std::{error::Error, fs, io, path::Path, process::Command};
 
 use futures_util::TryStreamExt;
 use longsplice_engine::{
-    ProgramsBefore,
+    ProgramsBefore, is_ipvlan,
     measure::{self, SegmentCost},
     notrack,
 };
@@ -28,6 +28,8 @@ pub(crate) struct Interface {
     pub up: bool,
     /// True if there is one station at its other end (IFF_POINTOPOINT without IFF_BROADCAST).
     pub point_to_point: bool,
+    /// True for an ipvlan.
+    pub ipvlan: bool,
 }
 
 /// Reason that no costs were measured.
@@ -178,5 +180,6 @@ fn interface(link: &LinkMessage) -> Option<Interface> {
         kind: link.header.link_layer_type.into(),
         up: flags.contains(LinkFlags::Up),
         point_to_point: flags.contains(LinkFlags::Pointopoint) && !flags.contains(LinkFlags::Broadcast),
+        ipvlan: is_ipvlan(&link.attributes),
     })
 }

@@ -16,7 +16,7 @@ impl Interface {
 
     /// Returns true if flows can be spliced over it.
     fn is_usable(&self) -> bool {
-        can_carry_flows(self.kind, self.point_to_point)
+        !self.ipvlan && can_carry_flows(self.kind, self.point_to_point)
     }
 }
 
@@ -40,7 +40,7 @@ pub(super) fn usable(env: &dyn Env) -> Vec<Finding> {
     let others = names(|i| !i.is_usable() && i.up);
     if !others.is_empty() {
         let text = format!(
-            "neither with Ethernet headers nor from point to point, so relayed (reason `interface`): {others}"
+            "neither with Ethernet headers of their own nor from point to point, so relayed (reason `interface`): {others}"
         );
         findings.push(Finding::notice("interfaces", text));
     }

@@ -33,6 +33,7 @@ fn interface(name: &str, kind: u16) -> Interface {
         kind,
         up: true,
         point_to_point: false,
+        ipvlan: false,
     }
 }
 
