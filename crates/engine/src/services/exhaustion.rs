@@ -52,6 +52,11 @@ impl Exhaustion {
         }
     }
 
+    /// Forgets a search that found no port: a flow has just given one.
+    pub(super) fn forget(&self, source: IpAddr, target: SocketAddr) {
+        self.found.lock().remove(&(source, target));
+    }
+
     fn noted(&self, source: IpAddr, target: SocketAddr) -> Option<Noted> {
         let noted = self.found.lock().get(&(source, target)).copied();
         noted.filter(|noted| noted.until > Instant::now())

@@ -153,6 +153,11 @@ impl SourcePorts {
         }
     }
 
+    /// Notes that the flow with this leg toward a target is gone: its port is free.
+    pub(crate) fn note_free(&self, leg: Leg) {
+        self.exhaustion.forget(leg.local.ip(), leg.peer);
+    }
+
     /// Begins a walk over the ports, in an order of its own.
     fn walk(&self) -> Walk {
         let seed = self.random.hash_one(self.turn.fetch_add(1, Ordering::Relaxed));
