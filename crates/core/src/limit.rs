@@ -1,5 +1,5 @@
 //! Limits the rate of the payload of a flow by a token bucket for each direction, the same in the relay and in the
-//! kernel half (bpf/admit.h).
+//! kernel half (bpf/limit.h).
 
 use std::{fmt, str::FromStr};
 

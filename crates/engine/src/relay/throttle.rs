@@ -1,5 +1,5 @@
 //! Limits the rate of a pair while its sockets carry it. While it is spliced, the kernel half keeps the same account
-//! (bpf/admit.h). The account moves with the pair in both directions: a splice is no burst.
+//! (bpf/limit.h). The account moves with the pair in both directions: a splice is no burst.
 
 use std::time::Duration;
 
