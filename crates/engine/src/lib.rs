@@ -88,7 +88,7 @@ pub use longsplice_core::{
 pub use longsplice_dataplane::{ParseXdpModeError, PerSide, Side, SuccessorAction, XdpMode, monotonic};
 pub use relay::idle::keep_alive;
 pub use services::ends::{FlowEnd, FlowEnded};
-pub use services::interfaces::{can_carry_flows, is_ipvlan};
+pub use services::network_interface::NetworkInterface;
 pub use services::order::{ProgramsBefore, programs_before_instances};
 pub use services::{ports::connect_plainly, rules};
 pub use splicer::{Flows, OpenError, SourceAddress, Splicer};

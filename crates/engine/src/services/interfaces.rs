@@ -12,8 +12,10 @@ use nix::net::if_::if_indextoname;
 use parking_lot::{Mutex, RwLock};
 use rtnetlink::{
     Handle,
-    packet_route::link::{InfoKind, InfoPortKind, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType},
+    packet_route::link::{InfoPortKind, LinkAttribute, LinkInfo},
 };
+
+use super::network_interface::NetworkInterface;
 
 /// State of an interface that programs can be put on.
 #[derive(Debug)]
@@ -209,48 +211,19 @@ fn is_present(ifindex: u32) -> bool {
     if_indextoname(ifindex).is_ok_and(|name| !name.is_empty())
 }
 
-/// Returns true if flows can be spliced over an interface of this type (`ARPHRD_…` of linux/if_arp.h).
-/// `is_point_to_point`: it has one station at its other end (IFF_POINTOPOINT without IFF_BROADCAST).
-pub fn can_carry_flows(kind: u16, is_point_to_point: bool) -> bool {
-    framing_of(LinkLayerType::from(kind), is_point_to_point).is_some()
-}
-
-/// Returns how packets stand on an interface of this type at tc; `None`: not as the programs expect. A tunnel without a
-/// fixed far end may build its outer header before tc, so only those from point to point are ours.
-fn framing_of(kind: LinkLayerType, is_point_to_point: bool) -> Option<Framing> {
-    match kind {
-        LinkLayerType::Ether | LinkLayerType::Loopback => Some(Framing::Ethernet),
-        LinkLayerType::None
-        | LinkLayerType::Tunnel
-        | LinkLayerType::Tunnel6
-        | LinkLayerType::Sit
-        | LinkLayerType::Ipgre
-        | LinkLayerType::Ip6gre => is_point_to_point.then_some(Framing::Bare),
-        _ => None,
-    }
-}
-
 /// Returns the interfaces that programs can be put on, and the numbers of the others.
 async fn links(handle: &Handle) -> Result<(HashMap<u32, Link>, HashSet<u32>), rtnetlink::Error> {
     let (mut found, mut others) = (HashMap::new(), HashSet::new());
     let mut links = handle.link().get().execute();
     while let Some(link) = links.try_next().await? {
-        let flags = link.header.flags;
-        let is_point_to_point =
-            flags.contains(LinkFlags::Pointopoint) && !flags.contains(LinkFlags::Broadcast);
-        let framing = framing_of(link.header.link_layer_type, is_point_to_point);
-        let framing = framing.filter(|_| !is_ipvlan(&link.attributes));
-        let is_up = flags.contains(LinkFlags::Up);
-        let name = link.attributes.iter().find_map(|a| match a {
-            LinkAttribute::IfName(name) => Some(name.clone()),
-            _ => None,
-        });
+        let interface = NetworkInterface::of(&link);
+        let framed = interface.and_then(|interface| Some((interface.framing()?, interface)));
         let index = link.header.index;
-        if let (Some(name), Some(framing)) = (name, framing) {
+        if let Some((framing, interface)) = framed {
             let link = Link {
-                name,
+                name: interface.name,
                 framing,
-                is_up,
+                is_up: interface.is_up,
                 is_port: is_port(&link.attributes),
             };
             found.insert(index, link);
@@ -259,14 +232,6 @@ async fn links(handle: &Handle) -> Result<(HashMap<u32, Link>, HashSet<u32>), rt
         }
     }
     Ok((found, others))
-}
-
-/// Returns true for an ipvlan. It has the MAC address of its carrier, and its packets pass both: they would be processed twice.
-pub fn is_ipvlan(attributes: &[LinkAttribute]) -> bool {
-    let is_kind = |info: &LinkInfo| matches!(info, LinkInfo::Kind(InfoKind::IpVlan | InfoKind::IpVtap));
-    attributes
-        .iter()
-        .any(|attribute| matches!(attribute, LinkAttribute::LinkInfo(info) if info.iter().any(is_kind)))
 }
 
 /// Returns true for an interface whose packets belong to another one, its controller. A member of a VRF keeps its own.

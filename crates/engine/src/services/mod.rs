@@ -4,6 +4,7 @@ pub(crate) mod ends;
 mod exhaustion;
 pub(crate) mod interfaces;
 pub(crate) mod maintenance;
+pub(crate) mod network_interface;
 pub(crate) mod order;
 pub(crate) mod pinning;
 pub(crate) mod ports;

@@ -16,8 +16,8 @@ const POOL: &str = "/proc/sys/net/ipv4/tcp_mem";
 /// Exempts taken-over connections from connection tracking without nftables.
 const NOTRACK: &str = "for CHAIN in PREROUTING OUTPUT; do iptables -t raw -A $CHAIN -m mark --mark 0x4c000000/0xff000000 -j CT --notrack; done";
 
-/// Mark of taken-over connections, as nftables lists it.
-const MARK: &str = "1275068416";
+/// Mark of taken-over connections.
+const MARK: u32 = 0x4c00_0000;
 
 pub(super) fn forwarding(env: &dyn Env) -> Vec<Finding> {
     let is_off = |path: &str| env.value(path).is_ok_and(|value| value == "0");
@@ -69,6 +69,8 @@ pub(super) fn firewall(env: &dyn Env) -> Vec<Finding> {
         .and_then(|text| serde_json::from_str(&text).ok())
         .unwrap_or_default();
     let all = listed["nftables"].as_array().map_or(&[][..], Vec::as_slice);
+    // It lists numbers in decimal.
+    let mark = MARK.to_string();
     let table = |one: &Value| ["family", "table"].map(|key| one[key].clone());
     let accepts_all = |expressions: &Value| {
         let is_free = |one: &Value| ["accept", "counter"].iter().any(|key| one.get(key).is_some());
@@ -78,7 +80,7 @@ pub(super) fn firewall(env: &dyn Env) -> Vec<Finding> {
         let mut rules = all.iter().map(|one| &one["rule"]);
         rules.any(|rule| {
             table(rule) == table(chain)
-                && (rule["expr"].to_string().contains(MARK)
+                && (rule["expr"].to_string().contains(&mark)
                     || rule["chain"] == chain["name"] && accepts_all(&rule["expr"]))
         })
     };

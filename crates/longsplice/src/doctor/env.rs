@@ -1,36 +1,19 @@
 //! Abstracts the machine that is examined.
 
-use std::{error::Error, fs, io, path::Path, process::Command};
+use std::{fs, io, path::Path, process::Command};
 
-use futures_util::TryStreamExt;
 use longsplice_engine::{
-    ProgramsBefore, is_ipvlan,
+    NetworkInterface, ProgramsBefore,
     measure::{self, SegmentCost},
     notrack,
 };
 use nix::net::if_::if_nametoindex;
-use rtnetlink::packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 
 use crate::address::PortRange;
 
 /// First part of the names of instances of measurements: a colon is in no name that a user can give.
 const PREFIX: &str = "doctor:";
-
-/// A network interface.
-#[derive(Debug, Clone)]
-pub(crate) struct Interface {
-    /// Name.
-    pub name: String,
-    /// Hardware type, as `ARPHRD_…`.
-    pub kind: u16,
-    /// True if it is administratively up.
-    pub up: bool,
-    /// True if there is one station at its other end (IFF_POINTOPOINT without IFF_BROADCAST).
-    pub point_to_point: bool,
-    /// True for an ipvlan.
-    pub ipvlan: bool,
-}
 
 /// Reason that no costs were measured.
 #[derive(Debug, Clone)]
@@ -52,7 +35,7 @@ pub(crate) trait Env {
     /// Returns the target of a symbolic link.
     fn link(&self, path: &str) -> io::Result<String>;
     /// Returns the interfaces of this network namespace, sorted by name.
-    fn interfaces(&self) -> Vec<Interface>;
+    fn interfaces(&self) -> Vec<NetworkInterface>;
     /// Returns the output of a command.
     fn run(&self, program: &str, args: &[&str]) -> io::Result<String>;
     /// Checks whether a socket can be put into repair mode. Fails with the error of the system.
@@ -112,8 +95,8 @@ impl Env for Machine {
         fs::read_link(path).map(|p| p.to_string_lossy().into_owned())
     }
 
-    fn interfaces(&self) -> Vec<Interface> {
-        let mut all = links().unwrap_or_default();
+    fn interfaces(&self) -> Vec<NetworkInterface> {
+        let mut all = interfaces().unwrap_or_default();
         all.sort_by(|a, b| a.name.cmp(&b.name));
         all
     }
@@ -154,32 +137,10 @@ impl Env for Machine {
     }
 }
 
-/// Asks the kernel for the interfaces of this network namespace. The addresses of getifaddrs(3) tell no type of an interface
-/// without a hardware address, and /sys/class/net shows the namespace in which /sys was mounted.
-fn links() -> Result<Vec<Interface>, Box<dyn Error>> {
+/// Asks the kernel for the interfaces of this network namespace.
+fn interfaces() -> io::Result<Vec<NetworkInterface>> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    runtime.block_on(async {
-        let (connection, handle, _) = rtnetlink::new_connection()?;
-        tokio::spawn(connection);
-        let found: Vec<_> = handle.link().get().execute().try_collect().await?;
-        Ok(found.iter().filter_map(interface).collect())
-    })
-}
-
-/// Returns an interface as the kernel describes it.
-fn interface(link: &LinkMessage) -> Option<Interface> {
-    let flags = link.header.flags;
-    let name = link.attributes.iter().find_map(|attribute| match attribute {
-        LinkAttribute::IfName(name) => Some(name.clone()),
-        _ => None,
-    })?;
-    Some(Interface {
-        name,
-        kind: link.header.link_layer_type.into(),
-        up: flags.contains(LinkFlags::Up),
-        point_to_point: flags.contains(LinkFlags::Pointopoint) && !flags.contains(LinkFlags::Broadcast),
-        ipvlan: is_ipvlan(&link.attributes),
-    })
+    runtime.block_on(NetworkInterface::list())
 }

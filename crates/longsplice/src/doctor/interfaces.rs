@@ -1,28 +1,17 @@
 //! Checks the interfaces over which flows can be spliced.
 
-use longsplice_engine::can_carry_flows;
+use longsplice_engine::NetworkInterface;
 
-use super::{Env, Finding, Interface};
+use super::{Env, Finding};
 
 /// Types with an Ethernet header to rewrite: ARPHRD_ETHER and ARPHRD_LOOPBACK.
 const WITH_ETHERNET_HEADER: [u16; 2] = [1, 772];
 /// Limits the interfaces that are examined in detail: a host of containers has hundreds.
 const MOST_EXAMINED: usize = 8;
 
-impl Interface {
-    fn ethernet(&self) -> bool {
-        WITH_ETHERNET_HEADER.contains(&self.kind)
-    }
-
-    /// Returns true if flows can be spliced over it.
-    fn is_usable(&self) -> bool {
-        !self.ipvlan && can_carry_flows(self.kind, self.point_to_point)
-    }
-}
-
 pub(super) fn usable(env: &dyn Env) -> Vec<Finding> {
     let all = env.interfaces();
-    let names = |which: fn(&Interface) -> bool| {
+    let names = |which: fn(&NetworkInterface) -> bool| {
         all.iter()
             .filter(|i| which(i))
             .map(|i| i.name.as_str())
@@ -30,21 +19,21 @@ pub(super) fn usable(env: &dyn Env) -> Vec<Finding> {
             .join(" ")
     };
     let mut findings = Vec::new();
-    let usable = names(|i| i.is_usable() && i.up);
+    let usable = names(|i| i.can_carry_flows() && i.is_up);
     findings.push(if usable.is_empty() {
         Finding::missing("interfaces", "none that is up can carry spliced flows")
             .mend("ip link set dev NAME up")
     } else {
         Finding::good("interfaces", format!("flows can be spliced over {usable}"))
     });
-    let others = names(|i| !i.is_usable() && i.up);
+    let others = names(|i| !i.can_carry_flows() && i.is_up);
     if !others.is_empty() {
         let text = format!(
             "neither with Ethernet headers of their own nor from point to point, so relayed (reason `interface`): {others}"
         );
         findings.push(Finding::notice("interfaces", text));
     }
-    let down = names(|i| i.is_usable() && !i.up);
+    let down = names(|i| i.can_carry_flows() && !i.is_up);
     if !down.is_empty() {
         findings.push(Finding::good(
             "interfaces",
@@ -55,9 +44,9 @@ pub(super) fn usable(env: &dyn Env) -> Vec<Finding> {
 }
 
 /// Returns the interfaces to examine in detail.
-pub(super) fn examined(env: &dyn Env) -> impl Iterator<Item = Interface> {
+pub(super) fn examined(env: &dyn Env) -> impl Iterator<Item = NetworkInterface> {
     let all = env.interfaces().into_iter();
-    all.filter(|i| i.ethernet() && i.up && i.name != "lo")
+    all.filter(|i| WITH_ETHERNET_HEADER.contains(&i.kind) && i.is_up && i.name != "lo")
         .take(MOST_EXAMINED)
 }
 

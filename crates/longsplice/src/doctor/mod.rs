@@ -17,7 +17,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-pub(crate) use env::{Env, Interface, Machine, Unmeasured};
+pub(crate) use env::{Env, Machine, Unmeasured};
 
 /// Directory of the pins.
 const BPFFS: &str = "/sys/fs/bpf";

@@ -91,7 +91,7 @@ pub(super) fn source_validation(env: &dyn Env) -> Vec<Finding> {
     let strict: Vec<_> = env
         .interfaces()
         .into_iter()
-        .filter_map(|i| (i.up && i.name != "lo" && is_strict(&i.name)).then_some(i.name))
+        .filter_map(|i| (i.is_up && i.name != "lo" && is_strict(&i.name)).then_some(i.name))
         .collect();
     if strict.is_empty() {
         return vec![Finding::good("rp-filter", "sources are not validated strictly")];
