@@ -6,7 +6,7 @@ use std::sync::{
 };
 
 use longsplice_core::{policy::SplicePolicy, reap::Limits, reason::RelayReason};
-use longsplice_dataplane::Dataplane;
+use longsplice_dataplane::{Dataplane, Leg, PerSide};
 use parking_lot::Mutex;
 use rustix::process::{Resource, getrlimit};
 use tokio::task::spawn_blocking;
@@ -101,6 +101,16 @@ impl Context {
     /// Returns the programs and their tables; `None`: pairs are only relayed.
     pub(crate) fn plane(&self) -> Option<&Arc<Dataplane>> {
         self.kernel.as_ref().map(|kernel| &kernel.plane)
+    }
+
+    /// Removes the records of a flow: its source port is free.
+    pub(crate) fn unregister(&self, serial: u32, legs: PerSide<Leg>) {
+        if let Some(plane) = self.plane() {
+            plane.unregister(serial, legs);
+        }
+        if let Some(ports) = &self.ports {
+            ports.note_free(legs.server);
+        }
     }
 
     /// Returns a new flow's identity. The numbers wrap, and one that a pair here has is skipped.

@@ -113,8 +113,8 @@ table inet firewall {
     }
 }";
 
-/// Behind a firewall that drops the segments of the node's sockets connections are as without the node, whoever speaks first: the
-/// first one is given back, others are not taken over. The log names the remedy once.
+/// Drops the segments of the node's sockets: the first connection is given back, others are not taken over, and all are as
+/// without the node. The client or the server speaks first. The log names the remedy once.
 #[test]
 fn a_firewall_that_drops_by_default_costs_no_connection() {
     if !tracks() {

@@ -78,13 +78,13 @@ impl Conntrack {
     }
 
     /// Returns true if the addresses of a leg are translated: an entry has what its socket sends, and none has what the socket
-    /// receives. Returns false if the connection is not tracked, or the kernel does not tell.
+    /// receives. For most connections one question is enough. Returns false if the connection is not tracked, or the kernel does not tell.
     pub(crate) fn is_translated(&self, leg: Leg) -> bool {
         let has = |ends| match self.ask(&query(ends)) {
             Ok(()) => Some(true),
             Err(error) => (error.raw_os_error() == Some(ENOENT)).then_some(false),
         };
-        self.look() && has([leg.local, leg.peer]) == Some(true) && has([leg.peer, leg.local]) == Some(false)
+        self.look() && has([leg.peer, leg.local]) == Some(false) && has([leg.local, leg.peer]) == Some(true)
     }
 
     /// Returns true if connections are tracked in this namespace. Call it from time to time, too: entries expire.

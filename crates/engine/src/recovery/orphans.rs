@@ -29,8 +29,8 @@ use crate::{
     session,
 };
 
-/// Returns the legs of a detached flow. Fails with [`RequestError::NoSuchFlow`] if there is none of this number, [`RequestError::Ending`] if
-/// it is closed or reset.
+/// Returns the legs of a detached flow. Fails with [`RequestError::NoSuchFlow`] if there is none of this number,
+/// [`RequestError::Ending`] if it is closed or reset.
 pub(crate) async fn find(context: &Arc<Context>, id: FlowId) -> Result<PerSide<Leg>, RequestError> {
     let found = context
         .run_blocking(move |_, kernel| kernel.plane.find_flow(id.0))
@@ -110,9 +110,7 @@ pub(crate) fn end_at(context: &Arc<Context>, id: FlowId, legs: PerSide<Leg>) -> 
         Ok(()) => {}
         Err(RequestError::CannotReturn(_, error)) => {
             tracing::debug!(flow = %id, error, "it ends without a word to its ends");
-            if let Some(plane) = context.plane() {
-                plane.unregister(id.0, legs);
-            }
+            context.unregister(id.0, legs);
         }
         Err(error) => return Err(error),
     }
@@ -288,7 +286,7 @@ async fn reclaim_patiently(
         }
         let Some(wait) = retry.after_failure() else {
             tracing::warn!(flow = %id, %error, "it could not come back for {GIVE_UP:?}: both ends are reset by their next segment");
-            plane.unregister(id.0, legs);
+            context.unregister(id.0, legs);
             context.stats.ended(End::Reset);
             context.ends.ended(FlowEnd::Reset, PerSide::new(&a, &b));
             return None;

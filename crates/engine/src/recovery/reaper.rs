@@ -238,10 +238,7 @@ fn remove_if(
     };
     // The task that waits for the flow must know the reason when it finds the records gone.
     kernel.held.ended(a.serial, how);
-    kernel.plane.unregister(a.serial, PerSide::new(a.leg, b.leg));
-    if let Some(ports) = &context.ports {
-        ports.note_free(b.leg);
-    }
+    context.unregister(a.serial, PerSide::new(a.leg, b.leg));
     // Count it first: a task that is told of the end finds it counted.
     let (end, reported) = match how {
         Reaped::Closed => (End::Closed, FlowEnd::Closed),

@@ -184,7 +184,7 @@ impl<'a> Detached<'a> {
 
     /// Removes the records: the next segment of either end is answered by a reset.
     fn remove(self, why: Reaped) -> Ended {
-        self.kernel.plane.unregister(self.serial, self.legs);
+        self.session.context.unregister(self.serial, self.legs);
         self.closed(Some(why))
     }
 

@@ -8,6 +8,8 @@ use std::{
     time::Duration,
 };
 
+use tempfile::TempDir;
+
 use crate::common::{Daemon, echo_server, instance, longsplice_with, own_address};
 
 /// Writes a file with one listener of at most one connection.
@@ -23,15 +25,18 @@ fn file_with_limit(dir: &Path, name: &str, on_full: &str) -> PathBuf {
     file
 }
 
+/// Starts a daemon with such a file, with further options.
+fn limited(test: &str, on_full: &str, more: &[&str]) -> (TempDir, Daemon) {
+    let (dir, name) = (tempfile::tempdir().unwrap(), instance(test));
+    let file = file_with_limit(dir.path(), &name, on_full);
+    let args = [&["run", "--config", file.to_str().unwrap()], more].concat();
+    let daemon = Daemon::start(&name, &args);
+    (dir, daemon)
+}
+
 #[test]
 fn the_limit_of_connections_holds_and_the_others_are_refused() {
-    let dir = tempfile::tempdir().unwrap();
-    let name = instance("limit");
-    let file = file_with_limit(dir.path(), &name, "refuse");
-    let mut daemon = Daemon::start(
-        &name,
-        &["run", "--config", file.to_str().unwrap(), "--log-format", "json"],
-    );
+    let (dir, mut daemon) = limited("limit", "refuse", &["--log-format", "json"]);
     let mut first = daemon.connect();
     first.write_all(b"x").unwrap();
     first.read_exact(&mut [0]).unwrap();
@@ -46,10 +51,7 @@ fn the_limit_of_connections_holds_and_the_others_are_refused() {
 
 #[test]
 fn the_limit_of_connections_holds_and_the_others_wait() {
-    let dir = tempfile::tempdir().unwrap();
-    let name = instance("wait");
-    let file = file_with_limit(dir.path(), &name, "wait");
-    let mut daemon = Daemon::start(&name, &["run", "--config", file.to_str().unwrap()]);
+    let (_dir, mut daemon) = limited("wait", "wait", &[]);
     let mut first = daemon.connect();
     first.write_all(b"x").unwrap();
     first.read_exact(&mut [0]).unwrap();
@@ -65,10 +67,7 @@ fn the_limit_of_connections_holds_and_the_others_wait() {
 /// Lets many connections wait for each other at a full listener: one line tells that.
 #[test]
 fn a_listener_that_stays_full_says_so_once() {
-    let dir = tempfile::tempdir().unwrap();
-    let name = instance("full-once");
-    let file = file_with_limit(dir.path(), &name, "wait");
-    let mut daemon = Daemon::start(&name, &["run", "--config", file.to_str().unwrap()]);
+    let (_dir, mut daemon) = limited("full-once", "wait", &[]);
     let clients: Vec<_> = (0..20).map(|_| daemon.connect()).collect();
     for mut client in clients {
         client.write_all(b"x").unwrap();

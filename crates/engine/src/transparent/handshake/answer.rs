@@ -80,8 +80,7 @@ impl Handshakes {
             return Ok(Some(Taken::Passed(step)));
         }
         if admit(&step) == Admission::PassThrough || step.is_beyond_limit || answer.only_passes {
-            self.pending.set_stage(&ends, Stage::Passed);
-            self.splicer.let_in(packet)?;
+            self.let_pass(packet, ends)?;
             return Ok(None);
         }
         let began = Instant::now();
@@ -117,8 +116,7 @@ impl Handshakes {
         match self.send_marked(ends.0, &answer.onward) {
             // A firewall drops it on output (`nf_hook_slow`).
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                self.pending.set_stage(&ends, Stage::Passed);
-                self.splicer.let_in(packet)?;
+                self.let_pass(packet, ends)?;
                 let (client, server) = ends;
                 return Ok(Some(Taken::Undelivered { client, server }));
             }

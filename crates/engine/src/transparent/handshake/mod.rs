@@ -296,14 +296,19 @@ impl Handshakes {
 
     /// Lets a packet in whose handshake met an error of the system. The connection passes through.
     fn refuse(&mut self, packet: &RulePacket, ends: Ends, error: io::Error) -> io::Result<Taken> {
-        self.pending.set_stage(&ends, Stage::Passed);
-        self.splicer.let_in(packet)?;
+        self.let_pass(packet, ends)?;
         let (client, server) = ends;
         Ok(Taken::Refused {
             client,
             server,
             error,
         })
+    }
+
+    /// Lets a packet in, and the connection pass through.
+    fn let_pass(&mut self, packet: &RulePacket, ends: Ends) -> io::Result<()> {
+        self.pending.set_stage(&ends, Stage::Passed);
+        self.splicer.let_in(packet)
     }
 
     /// Builds the socket toward a client, and answers its SYN in the name of the server.
